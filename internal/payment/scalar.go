@@ -1,0 +1,86 @@
+package payment
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The scalars of a payload, decoded so that a wrong type is unknown and never an error: one odd field must not cost us
+// the rest of the event.
+type (
+	text    string
+	flag    bool
+	instant struct{ time.Time }
+)
+
+const (
+	maxText = 255
+	// maxSecond is 9999-12-31T23:59:59Z; no later instant can be written in RFC 3339.
+	maxSecond = 253402300799
+)
+
+// UnmarshalJSON keeps a string that a text column can hold and leaves anything else empty.
+func (t *text) UnmarshalJSON(raw []byte) error {
+	*t = ""
+	var s string
+	if raw[0] == '"' && json.Unmarshal(raw, &s) == nil {
+		*t = text(storable(s))
+	}
+	return nil
+}
+
+// UnmarshalJSON takes true for true and anything else for false.
+func (f *flag) UnmarshalJSON(raw []byte) error {
+	*f = string(raw) == "true"
+	return nil
+}
+
+// UnmarshalJSON reads seconds since 1970, or the RFC 3339 text of thin events.
+func (i *instant) UnmarshalJSON(raw []byte) error {
+	i.Time = time.Time{}
+	if raw[0] != '"' {
+		i.Time = second(string(raw))
+		return nil
+	}
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return nil
+	}
+	if at, err := time.Parse(time.RFC3339, s); err == nil && at.Unix() > 0 {
+		i.Time = at.UTC().Truncate(time.Second)
+	}
+	return nil
+}
+
+// storable returns s, or "" when PostgreSQL could not store or index it, or when it is blank.
+func storable(s string) string {
+	if len(s) > maxText || strings.ContainsRune(s, 0) || strings.TrimSpace(s) == "" {
+		return ""
+	}
+	return s
+}
+
+// second turns a JSON number into an instant. 0 and whatever is no whole second between 1970 and 9999 is unknown: the
+// zero time, never 1970.
+func second(number string) time.Time {
+	n, ok := whole(number)
+	if !ok || n <= 0 || n > maxSecond {
+		return time.Time{}
+	}
+	return time.Unix(n, 0).UTC()
+}
+
+// whole reads a JSON number that is an integer, also when it is written as 1.7e9.
+func whole(number string) (int64, bool) {
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxSecond {
+		return 0, false
+	}
+	return int64(f), true
+}
