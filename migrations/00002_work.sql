@@ -17,6 +17,7 @@ CREATE TABLE payment_webhook_events (
     leased_until      timestamptz,
     lease_owner       text,
     last_error        text,
+    waits_for         text[],
     received_at       timestamptz NOT NULL DEFAULT now(),
     processed_at      timestamptz,
     payload           bytea       NOT NULL,
@@ -25,9 +26,10 @@ CREATE TABLE payment_webhook_events (
 COMMENT ON TABLE payment_webhook_events IS 'Every signed event as it came. Stored first, applied after; "seen" is not "done".';
 COMMENT ON COLUMN payment_webhook_events.payload IS 'The raw body. Bytes, not jsonb, which refuses \u0000 and would not keep the signature valid.';
 COMMENT ON COLUMN payment_webhook_events.attempts IS 'How often the event was leased for applying.';
-COMMENT ON COLUMN payment_webhook_events.reason IS 'Why it is ignored or quarantined.';
+COMMENT ON COLUMN payment_webhook_events.reason IS 'Why it is ignored or quarantined, or why it changed nothing.';
+COMMENT ON COLUMN payment_webhook_events.waits_for IS 'Of a quarantined event: the prices or the customer whose mapping is missing.';
 CREATE INDEX payment_webhook_events_due ON payment_webhook_events (next_attempt_at, id) WHERE status = 'pending';
-CREATE INDEX payment_webhook_events_quarantined ON payment_webhook_events (next_attempt_at, id) WHERE status = 'quarantined';
+CREATE INDEX payment_webhook_events_quarantined ON payment_webhook_events (reason, id) WHERE status = 'quarantined';
 CREATE INDEX payment_webhook_events_by_status ON payment_webhook_events (status, id);
 
 CREATE TABLE outbox (

@@ -1,0 +1,248 @@
+// Package intake takes signed events of the payment provider: it stores each one, answers, and applies it at once in the
+// same process. What it cannot finish is left for the job webhook-apply, which calls ApplyDue.
+package intake
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"termkeeper/internal/failpoint"
+	"termkeeper/internal/payment"
+	"termkeeper/internal/store"
+)
+
+const (
+	// storers is how many groups are being stored at the same time. While they are, events gather for the next group.
+	storers = 2
+	// appliers work one group each. An event goes to the one that its object's id names, so that two of this process
+	// seldom want the same row.
+	appliers = 2
+	// groupSize bounds the events of one statement and of one transaction.
+	groupSize = 256
+	// backlog is how many stored events one applier keeps waiting in memory. What comes on top is left to the job.
+	backlog = 4096
+	// storeTimeout is how long storing may take before the provider is told to come again.
+	storeTimeout = 5 * time.Second
+	// lease is how long events stay with the process that took them. It is longer than applying a group may take.
+	lease = 30 * time.Second
+	// applyTimeout bounds the transaction of one group.
+	applyTimeout = 10 * time.Second
+)
+
+// ErrClosed is the answer once the process is stopping.
+var ErrClosed = errors.New("the intake is closed")
+
+// Settings are what applying depends on.
+type Settings struct {
+	Owner    string        // names this process in leases; unique among all that run
+	Leeway   time.Duration // how long the news of a renewal may take
+	Livemode bool          // events of the other mode are kept and ignored
+	// OnResult is told what became of each event: its type and "processed", "quarantined", "failed", "retried" or "lost". May be nil.
+	OnResult func(eventType, outcome string)
+}
+
+// Intake stores and applies events. Make one with New, end it with Drain.
+type Intake struct {
+	store    *store.Store
+	settings Settings
+	log      *zap.Logger
+
+	receipts chan receipt
+	queues   [appliers]chan store.WebhookEvent
+	stop     chan struct{}
+	storing  sync.WaitGroup
+	applying sync.WaitGroup
+	working  context.Context
+	cut      context.CancelFunc
+}
+
+type receipt struct {
+	event  store.WebhookEvent
+	answer chan stored // holds one, so that nobody waits for a caller who has left
+}
+
+type stored struct {
+	duplicate bool
+	err       error
+}
+
+// New starts the goroutines that store and apply. The pool behind the store is best the intake's own.
+func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
+	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{})}
+	in.working, in.cut = context.WithCancel(context.Background())
+	for range storers {
+		in.storing.Go(in.storeGroups)
+	}
+	for i := range in.queues {
+		in.queues[i] = make(chan store.WebhookEvent, backlog)
+		in.applying.Go(func() { in.applyGroups(in.queues[i]) })
+	}
+	return in
+}
+
+// Receive stores a verified event. When it returns without an error the event is committed, by this call or an earlier
+// one (duplicate), and will be applied.
+func (in *Intake) Receive(ctx context.Context, event payment.Event, body []byte) (duplicate bool, err error) {
+	r := receipt{answer: make(chan stored, 1), event: store.WebhookEvent{
+		ID: store.NewID(), Provider: "stripe", ExternalID: event.ID, Type: event.Type, APIVersion: event.APIVersion, Livemode: event.Livemode,
+		ObjectID: event.ObjectID, Created: event.Created, Ignored: in.ignored(event), Payload: body,
+	}}
+	select {
+	case in.receipts <- r:
+	case <-in.stop:
+		return false, ErrClosed
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	select {
+	case s := <-r.answer:
+		return s.duplicate, s.err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// ignored says why an event is only kept, or "" when it is to be applied.
+func (in *Intake) ignored(e payment.Event) string {
+	switch {
+	case e.IsThin():
+		return "thin_event"
+	case e.Account != "":
+		return "other_account"
+	case e.Livemode != in.settings.Livemode:
+		return "other_livemode"
+	case !applied(e.Type):
+		return "unused_type"
+	case e.Data == nil:
+		return "no_object"
+	}
+	return ""
+}
+
+// applied reports whether events of this type change anything here.
+func applied(eventType string) bool {
+	switch eventType {
+	case eventCreated, eventUpdated, eventDeleted:
+		return true
+	}
+	return false
+}
+
+const (
+	eventCreated = "customer.subscription.created"
+	eventUpdated = "customer.subscription.updated"
+	eventDeleted = "customer.subscription.deleted"
+)
+
+// Drain stops taking events, applies what was taken, and gives the rest back when ctx ends first. Receive must not be
+// called any more by then, or it answers ErrClosed.
+func (in *Intake) Drain(ctx context.Context) error {
+	close(in.stop)
+	in.storing.Wait()
+	for i := range in.queues {
+		close(in.queues[i])
+	}
+	done := make(chan struct{})
+	go func() { in.applying.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	in.cut()
+	<-done
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return in.store.ReleaseWebhookEvents(release, in.settings.Owner)
+}
+
+func (in *Intake) storeGroups() {
+	for {
+		select {
+		case first := <-in.receipts:
+			in.storeGroup(waiting(first, in.receipts))
+		case <-in.stop:
+			select {
+			case first := <-in.receipts: // it was taken in before the stop
+				in.storeGroup(waiting(first, in.receipts))
+			default:
+				return
+			}
+		}
+	}
+}
+
+// waiting takes what has gathered behind the first one, without waiting for more.
+func waiting[T any](first T, from <-chan T) []T {
+	group := []T{first}
+	for len(group) < groupSize {
+		select {
+		case next, open := <-from:
+			if !open {
+				return group
+			}
+			group = append(group, next)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+func (in *Intake) storeGroup(group []receipt) {
+	ctx, cancel := context.WithTimeout(in.working, storeTimeout)
+	defer cancel()
+	events := make([]store.WebhookEvent, len(group))
+	for i, r := range group {
+		events[i] = r.event
+	}
+	failpoint.Hit("intake_before_insert")
+	fresh, err := in.store.InsertWebhookEvents(ctx, events, in.settings.Owner, lease)
+	failpoint.Hit("intake_after_insert")
+	for i, r := range group {
+		isNew := fresh[r.event.ID]
+		if err == nil && isNew && events[i].Ignored == "" {
+			in.enqueue(events[i])
+		}
+		r.answer <- stored{duplicate: !isNew, err: err}
+	}
+}
+
+// enqueue hands a stored event to its applier. When that has too much waiting, the event's lease runs out and the job
+// takes it.
+func (in *Intake) enqueue(e store.WebhookEvent) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(e.ObjectID))
+	e.Attempts = 1
+	select {
+	case in.queues[h.Sum32()%appliers] <- e:
+	default:
+		in.log.Warn("applier is full, event left to the job", zap.String("event_id", e.ExternalID))
+	}
+}
+
+// Replay applies a stored event once more from the start, whatever became of it, and waits for the outcome of this
+// attempt. store.ErrNotFound when there is none, store.ErrConflict while somebody is applying it.
+func (in *Intake) Replay(ctx context.Context, id string) error {
+	event, err := in.store.LeaseWebhookEvent(ctx, id, in.settings.Owner, lease)
+	if err != nil {
+		return err
+	}
+	in.apply(ctx, []store.WebhookEvent{event})
+	return nil
+}
+
+// cutText keeps what is stored of an error short and free of bytes that PostgreSQL's text refuses.
+func cutText(s string) string {
+	const most = 500
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "")
+	}
+	return s
+}
