@@ -20,10 +20,9 @@ import (
 const (
 	// MaxAttempts is how often an event is tried before a person must look at it.
 	MaxAttempts = 12
-	// firstPause and maxPause bound the wait after a failed attempt: it doubles, with up to a quarter of jitter. Twelve
-	// attempts span about a day and a half, so that an outage over a night loses nothing.
-	firstPause = time.Minute
-	maxPause   = 8 * time.Hour
+	// firstPause is the wait after the first failed attempt. It doubles with each, with up to a quarter of jitter: twelve
+	// attempts span about six hours. An outage of the database itself uses no attempts up.
+	firstPause = 10 * time.Second
 )
 
 // Tally counts what a call of ApplyDue did. More says that events are still due.
@@ -102,15 +101,21 @@ func (in *Intake) apply(ctx context.Context, group []store.WebhookEvent) (Tally,
 			t.Failed++
 			continue
 		}
-		r, err := readEvent(e)
-		if err != nil {
+		r, ignored, err := in.readEvent(e)
+		switch {
+		case err != nil:
 			if err := in.fail(ctx, e, r.kind, err); err != nil {
 				return t, err
 			}
 			t.Failed++
-			continue
+		case ignored != "":
+			if err := in.store.IgnoreWebhookEvent(ctx, e.ID, in.settings.Owner, ignored); err != nil {
+				return t, err
+			}
+			t.Skipped++
+		default:
+			ready = append(ready, r)
 		}
-		ready = append(ready, r)
 	}
 	if len(ready) == 0 {
 		return t, nil
@@ -140,8 +145,9 @@ func (in *Intake) apply(ctx context.Context, group []store.WebhookEvent) (Tally,
 	return t, nil
 }
 
-// readEvent turns a stored event into news. What was stored was verified then; it is not verified again.
-func readEvent(e store.WebhookEvent) (r read, err error) {
+// readEvent turns a stored event into news, or says why it is only kept. What was stored was verified then; it is not
+// verified again.
+func (in *Intake) readEvent(e store.WebhookEvent) (r read, ignored string, err error) {
 	r.event = e
 	defer func() {
 		if p := recover(); p != nil {
@@ -150,20 +156,20 @@ func readEvent(e store.WebhookEvent) (r read, err error) {
 	}()
 	envelope, err := payment.ParseEvent(e.Payload)
 	if err != nil {
-		return r, err
+		return r, "", err
 	}
 	r.kind = envelope.Type
-	if !applied(envelope.Type) {
-		return r, fmt.Errorf("events of type %q change nothing here", envelope.Type)
+	if ignored := in.ignored(envelope); ignored != "" {
+		return r, ignored, nil
 	}
 	provider, err := payment.Subscription(envelope.Data)
 	if err != nil {
-		return r, err
+		return r, "", err
 	}
 	r.news = store.SubscriptionNews{EventID: e.ID, Provider: provider, News: subscription.News{
 		Created: envelope.Created, Deleted: envelope.Type == eventDeleted,
 	}}
-	return r, nil
+	return r, "", nil
 }
 
 func (in *Intake) applyNews(ctx context.Context, group []read) (results []store.NewsResult, err error) {
@@ -185,15 +191,18 @@ func (in *Intake) applyNews(ctx context.Context, group []read) (results []store.
 	return results, err
 }
 
+// statementCanceled is the SQLSTATE of a statement that ran into its time-out: the database is there.
+const statementCanceled = "57014"
+
 // unreachable reports whether the database did not answer, as against answering that something is wrong.
 func unreachable(err error) bool {
 	var answered *pgconn.PgError
 	if !errors.As(err, &answered) {
 		return !errors.Is(err, store.ErrConflict)
 	}
-	switch answered.Code[:2] {
+	switch class := answered.Code[:2]; class {
 	case "08", "53", "57", "58": // connection, resources, operator intervention (shutdown), system error
-		return true
+		return answered.Code != statementCanceled
 	}
 	return false
 }
@@ -212,10 +221,9 @@ func (in *Intake) fail(ctx context.Context, e store.WebhookEvent, kind string, c
 	return nil
 }
 
-// pause doubles with each attempt, up to maxPause, with jitter so that what failed together does not come back together.
+// pause doubles with each attempt, with jitter so that what failed together does not come back together.
 func pause(attempts int) time.Duration {
-	p := firstPause << min(max(attempts-1, 0), 20)
-	p = min(p, maxPause)
+	p := firstPause << min(max(attempts-1, 0), MaxAttempts)
 	return p + rand.N(p/4) //nolint:gosec // jitter needs no secret
 }
 

@@ -233,8 +233,8 @@ func (in *Intake) Replay(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	in.apply(ctx, []store.WebhookEvent{event})
-	return nil
+	_, err = in.apply(ctx, []store.WebhookEvent{event})
+	return err
 }
 
 // cutText keeps what is stored of an error short and free of bytes that PostgreSQL's text refuses.

@@ -180,6 +180,17 @@ func (s *Store) FailWebhookEvent(ctx context.Context, id, owner string, pause ti
 	return nil
 }
 
+const ignoreWebhookEvent = `UPDATE payment_webhook_events SET status = 'ignored', reason = $3, processed_at = now(), leased_until = NULL, lease_owner = NULL
+WHERE id = $1 AND status = 'pending' AND lease_owner = $2`
+
+// IgnoreWebhookEvent keeps an event that changes nothing here, with the reason.
+func (s *Store) IgnoreWebhookEvent(ctx context.Context, id, owner, reason string) error {
+	if _, err := s.pool.Exec(ctx, ignoreWebhookEvent, id, owner, reason); err != nil {
+		return fmt.Errorf("marking webhook event %s as ignored: %w", id, err)
+	}
+	return nil
+}
+
 const releaseWebhookEvents = `UPDATE payment_webhook_events SET leased_until = NULL, lease_owner = NULL, attempts = attempts - 1
 WHERE status = 'pending' AND lease_owner = $1`
 
