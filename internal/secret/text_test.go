@@ -38,3 +38,13 @@ func TestTextShowsItselfOnlyOnDemand(t *testing.T) {
 	zap.New(core).Info("holding", zap.Any("holder", h), zap.Stringer("key", s))
 	require.NotContains(t, fmt.Sprint(logs.All()[0].ContextMap()), canary)
 }
+
+func TestAPIKeys(t *testing.T) {
+	t.Parallel()
+	a, b := secret.NewAPIKey(), secret.NewAPIKey()
+	require.NotEqual(t, a.Text.Reveal(), b.Text.Reveal())
+	require.Regexp(t, `^tk_[A-Za-z0-9_-]{43}$`, a.Text.Reveal())
+	require.Equal(t, a.Hash, secret.HashAPIKey(a.Text.Reveal()))
+	require.Equal(t, a.Text.Reveal()[:9], a.Prefix)
+	require.NotContains(t, fmt.Sprintf("%+v", a), a.Text.Reveal())
+}
