@@ -119,6 +119,7 @@ COMMENT ON COLUMN job_runs.published_at IS 'Start of the workflow execution.';
 COMMENT ON COLUMN job_runs.deadline_at IS 'After this the server has ended the run; the next one closes an unfinished row as timed_out.';
 CREATE INDEX job_runs_recent ON job_runs (job, started_at DESC);
 CREATE INDEX job_runs_open ON job_runs (job, deadline_at) WHERE finished_at IS NULL;
+CREATE INDEX job_runs_empty ON job_runs (job, started_at) WHERE outcome = 'empty';
 
 CREATE TABLE set_aside_rows (
     job             text        NOT NULL,

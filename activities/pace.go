@@ -1,0 +1,125 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"termkeeper/internal/store"
+	"termkeeper/internal/temporalclient"
+)
+
+const (
+	// leaveEarly is how long before its next tick a run that lingers ends, so that the tick finds nothing running. A run
+	// of a short cadence leaves a fifth of it.
+	leaveEarly = 2 * time.Second
+	// lastCall is how long before the tick it ends when a row is known to become due in those seconds. That is enough
+	// for the server to close the run.
+	lastCall = 200 * time.Millisecond
+	// lookEvery is how often a waiting run looks for a row that was written meanwhile.
+	lookEvery = 100 * time.Millisecond
+	// heartbeatAfter is the part of the heartbeat time-out that passes before the first heartbeat: each one that reaches
+	// the server is paid for, and most runs end before.
+	heartbeatAfter = 3.0 / 4
+)
+
+// pace tells a run how long it may go on. All is measured from the server's instant of the activity's start, so that the
+// worker's clock does not matter.
+type pace struct {
+	begun     time.Time // by this process's monotonic clock
+	budget    time.Duration
+	linger    time.Duration // until when it waits; not above budget
+	lastCall  time.Duration
+	stop      <-chan struct{}
+	watch     *watch
+	heartbeat func()
+	beatAfter time.Duration
+}
+
+func newPace(ctx context.Context, in Run, w *watch) *pace {
+	info := activity.GetInfo(ctx)
+	p := &pace{
+		begun: time.Now(), stop: activity.GetWorkerStopChannel(ctx), watch: w,
+		budget:    in.PublishedAt.Add(in.Budget.Std()).Sub(info.StartedTime),
+		heartbeat: func() { activity.RecordHeartbeat(ctx) },
+		beatAfter: time.Duration(float64(info.HeartbeatTimeout) * heartbeatAfter),
+	}
+	if in.Lingers && !in.ScheduledAt.IsZero() {
+		untilTick := nextTick(in, info.StartedTime).Sub(info.StartedTime)
+		early := min(leaveEarly, in.Every.Std()/5)
+		p.linger = min(untilTick-early, p.budget)
+		p.lastCall = min(untilTick-min(lastCall, early/2), p.budget)
+	}
+	return p
+}
+
+// nextTick is the first instant of the schedule after at.
+func nextTick(in Run, at time.Time) time.Time {
+	every := in.Every.Std()
+	if every < time.Second || !temporalclient.Aligned(in.ScheduledAt, every, in.Offset.Std()) {
+		return at
+	}
+	passed := at.Sub(in.ScheduledAt) / every
+	return in.ScheduledAt.Add((passed + 1) * every)
+}
+
+// mustLeave is asked between two batches: the run ends at the next boundary when the worker stops, when its attempt was
+// given to somebody else, and when its budget is over. It also tells the server that the run is alive, which a batch that
+// hangs does not.
+func (p *pace) mustLeave(ctx context.Context) bool {
+	p.beat()
+	select {
+	case <-ctx.Done():
+		return true
+	case <-p.stop:
+		return true
+	default:
+		return time.Since(p.begun) >= p.budget
+	}
+}
+
+func (p *pace) beat() {
+	if time.Since(p.begun) >= p.beatAfter {
+		p.heartbeat()
+	}
+}
+
+// wait is for a run that found nothing to do: until wake from now, looking up at least every tenth of a second. due is
+// how long it is until a row is known to become due, zero when none is. It reports false when the run must not wait
+// (any more); that is the end of the run, whose successor comes with the next tick.
+func (p *pace) wait(ctx context.Context, due time.Duration) bool {
+	if p.linger <= 0 {
+		return false
+	}
+	select {
+	case <-p.watch.known:
+	case <-ctx.Done():
+		return false
+	case <-p.stop:
+		return false
+	}
+	elapsed := time.Since(p.begun)
+	until := p.linger
+	if due > 0 && elapsed+due <= p.lastCall {
+		until = p.lastCall
+	}
+	if p.watch.trigger != store.TriggerScheduled || elapsed >= until {
+		return false
+	}
+	pause := min(lookEvery, until-elapsed)
+	if due > 0 {
+		pause = min(pause, due)
+	}
+	p.beat()
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+	case <-p.stop:
+	case <-p.watch.paused:
+	}
+	return false
+}

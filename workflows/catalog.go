@@ -1,0 +1,126 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"termkeeper/activities"
+)
+
+// Job is one row of the table of jobs. The schedule, the registration, the list in the API, the labels of metrics and the
+// threshold for silence all follow from it.
+type Job struct {
+	ID       string // of the job and of its schedule
+	Workflow string // workflow type
+	Run      any    // workflow function
+	Queue    string
+	Every    time.Duration
+	Offset   time.Duration // so that jobs of the same cadence do not start in the same second
+	Overlap  enumspb.ScheduleOverlapPolicy
+	CatchUp  time.Duration // a start that is later than this is left out: the next one does its work
+	Budget   time.Duration // of one run; at most five minutes
+	Timeout  time.Duration // of a workflow execution: ends a run that hangs, so that the next ones start
+	Silence  time.Duration // a job that was silent for longer is late
+	Lingers  bool          // waits for the next due row until shortly before its next tick
+	Batch    int
+	MaxBatch int
+	Summary  string
+}
+
+// The ids of the jobs.
+const (
+	JobSubscriptionExpiry = "subscription-expiry"
+	JobWebhookApply       = "webhook-apply"
+	JobOutboxDelivery     = "outbox-delivery"
+)
+
+// Catalog is the table of jobs.
+func Catalog() []Job {
+	jobs := []Job{
+		// The offsets spread the three ticks over the ten seconds; delivery comes after expiry, whose facts it tells.
+		{
+			ID: JobSubscriptionExpiry, Workflow: "ExpireSubscriptions", Run: ExpireSubscriptions, Queue: QueueSubscriptions,
+			Every: 10 * time.Second, Offset: 0, Budget: 2 * time.Minute, Lingers: true, Batch: 1000, MaxBatch: 5000,
+			Summary: "Marks subscriptions whose access has ended, with an entry of their history and the fact access.ended.",
+		},
+		{
+			ID: JobWebhookApply, Workflow: "ApplyWebhookEvents", Run: ApplyWebhookEvents, Queue: QueuePayments,
+			Every: 10 * time.Second, Offset: 3 * time.Second, Budget: time.Minute, Batch: 500, MaxBatch: 500,
+			Summary: "Applies payment events that could not be applied when they came.",
+		},
+		{
+			ID: JobOutboxDelivery, Workflow: "DeliverOutbox", Run: DeliverOutbox, Queue: QueueNotifications,
+			Every: 10 * time.Second, Offset: 6 * time.Second, Budget: 2 * time.Minute, Lingers: true, Batch: 1000, MaxBatch: 5000,
+			Summary: "Turns facts into deliveries and sends the mails, in order per subscription.",
+		},
+	}
+	for i := range jobs {
+		jobs[i] = jobs[i].complete()
+	}
+	return jobs
+}
+
+// JobIDs lists the ids in the order of the table.
+func JobIDs() []string {
+	var ids []string
+	for _, job := range Catalog() {
+		ids = append(ids, job.ID)
+	}
+	return ids
+}
+
+// EveryVariable is the environment variable that overrides the cadence of a job when schedules are applied.
+func EveryVariable(id string) string {
+	return "TERMKEEPER_JOB_" + strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_EVERY"
+}
+
+// CatalogEvery is the table with other cadences, by job id. The server counts in whole seconds.
+func CatalogEvery(every map[string]time.Duration) ([]Job, error) {
+	jobs := Catalog()
+	var wrong []string
+	for i, job := range jobs {
+		cadence, overridden := every[job.ID]
+		if !overridden {
+			continue
+		}
+		if cadence < time.Second || cadence%time.Second != 0 {
+			wrong = append(wrong, fmt.Sprintf("%s must be whole seconds, at least 1s, not %s", EveryVariable(job.ID), cadence))
+			continue
+		}
+		job.Every, job.Offset = cadence, job.Offset%cadence
+		jobs[i] = job.complete()
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("%s", strings.Join(wrong, "; "))
+	}
+	return jobs, nil
+}
+
+// silenceGrace is what a run may take on top of two cadences before its job counts as late.
+const silenceGrace = 30 * time.Second
+
+// minCatchUp is the shortest window that the server knows.
+const minCatchUp = 10 * time.Second
+
+// complete fills in what follows from the rest of a row.
+func (j Job) complete() Job {
+	j.Overlap = enumspb.SCHEDULE_OVERLAP_POLICY_SKIP
+	if j.Lingers { // it runs most of the time: a trigger by hand is started after it instead of being left out
+		j.Overlap = enumspb.SCHEDULE_OVERLAP_POLICY_BUFFER_ONE
+	}
+	j.CatchUp = max(j.Every, minCatchUp)
+	j.Timeout = deadlineBudgets * j.Budget
+	j.Silence = 2*j.Every + silenceGrace
+	return j
+}
+
+// Scan is the input of the job's workflow.
+func (j Job) Scan() Scan {
+	return Scan{
+		Job: j.ID, Every: activities.Duration(j.Every), Offset: activities.Duration(j.Offset), CatchUp: activities.Duration(j.CatchUp),
+		Budget: activities.Duration(j.Budget), Lingers: j.Lingers, Batch: j.Batch, MaxBatch: j.MaxBatch,
+	}
+}
