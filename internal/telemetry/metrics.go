@@ -1,8 +1,6 @@
 package telemetry
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -15,10 +13,11 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	AccessChecks        *prometheus.CounterVec // result (allowed, denied, error), reason
-	AccessCheckDuration prometheus.Histogram   // seconds, from the request's arrival to its answer
+	AccessCheckDuration prometheus.Histogram   // seconds, of one check or one batch
 
 	WebhookReceived   *prometheus.CounterVec // provider, type (see EventType), outcome (see the Webhook constants)
 	WebhookSecretUsed *prometheus.CounterVec // secret: the first 8 hex digits of its SHA-256
+	WebhookApplied    *prometheus.CounterVec // type, outcome (processed, quarantined, retried, failed, lost)
 
 	JobRuns          *prometheus.CounterVec   // job, outcome (ok, empty, failed, timed_out)
 	JobRows          *prometheus.CounterVec   // job, action (scanned, changed, skipped, failed)
@@ -51,6 +50,7 @@ func NewMetrics() *Metrics {
 		[]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1})
 	m.WebhookReceived = m.counters("webhook_received_total", "Webhook requests by what became of them.", "provider", "type", "outcome")
 	m.WebhookSecretUsed = m.counters("webhook_secret_used_total", "Verified webhook requests by the fingerprint of the secret.", "secret")
+	m.WebhookApplied = m.counters("webhook_applied_total", "Attempts to apply a stored event by what became of them.", "type", "outcome")
 	m.JobRuns = m.counters("job_runs_total", "Finished runs of a job.", "job", "outcome")
 	m.JobRows = m.counters("job_rows_total", "Rows that runs of a job looked at or changed.", "job", "action")
 	m.JobLastSuccess = m.gauges("job_last_success_timestamp_seconds", "When a run of the job last ended well.", "job")
@@ -59,7 +59,7 @@ func NewMetrics() *Metrics {
 	m.ExpiryLag = m.histogram("expiry_lag_seconds", "From the end of an access to the mark on its row.",
 		append([]float64{0.001, 0.0025, 0.005}, delays...))
 	for i, reason := range subscription.Reasons { // at zero from the start, so that a rate has a first value
-		m.AccessChecks.WithLabelValues(AccessResult(i < allowingReasons), string(reason))
+		m.AccessChecks.WithLabelValues(accessResult(i < allowingReasons), string(reason))
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -68,20 +68,15 @@ func NewMetrics() *Metrics {
 // Registry is where others add what they measure themselves, for instance the Temporal SDK.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Access counts one answer of an access check that was asked at begun.
-func (m *Metrics) Access(allowed bool, reason subscription.Reason, begun time.Time) {
-	m.AccessChecks.WithLabelValues(AccessResult(allowed), string(reason)).Inc()
-	m.AccessCheckDuration.Observe(time.Since(begun).Seconds())
+// Access counts one answer of an access check.
+func (m *Metrics) Access(allowed bool, reason subscription.Reason) {
+	m.AccessChecks.WithLabelValues(accessResult(allowed), string(reason)).Inc()
 }
 
-// AccessFailed counts an access check that had no answer.
-func (m *Metrics) AccessFailed(begun time.Time) {
-	m.AccessChecks.WithLabelValues("error", "unavailable").Inc()
-	m.AccessCheckDuration.Observe(time.Since(begun).Seconds())
-}
+// AccessFailed counts an access check, or a batch of them, that had no answer.
+func (m *Metrics) AccessFailed() { m.AccessChecks.WithLabelValues("error", "unavailable").Inc() }
 
-// AccessResult is the label for an answer.
-func AccessResult(allowed bool) string {
+func accessResult(allowed bool) string {
 	if allowed {
 		return "allowed"
 	}

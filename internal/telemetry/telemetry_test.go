@@ -75,10 +75,12 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 	t.Parallel()
 	_, level := telemetry.NewLogger(io.Discard, zapcore.InfoLevel)
 	m := telemetry.NewMetrics()
-	m.Access(true, subscription.ReasonActive, time.Now())
-	m.AccessFailed(time.Now())
+	m.Access(true, subscription.ReasonActive)
+	m.AccessFailed()
+	m.AccessCheckDuration.Observe(0.001)
 	m.WebhookReceived.WithLabelValues("stripe", telemetry.EventType("made.up"), telemetry.WebhookStored).Inc()
 	m.WebhookSecretUsed.WithLabelValues("0a1b2c3d").Inc()
+	m.WebhookApplied.WithLabelValues("customer.subscription.updated", "processed").Inc()
 	m.JobRuns.WithLabelValues("subscription-expiry", "ok").Inc()
 	m.JobRows.WithLabelValues("subscription-expiry", "changed").Add(3)
 	m.JobLastSuccess.WithLabelValues("subscription-expiry").SetToCurrentTime()
@@ -105,9 +107,10 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 		`termkeeper_access_checks_total{reason="extended",result="allowed"} 0`,
 		`termkeeper_access_checks_total{reason="feature_not_in_plan",result="denied"} 0`,
 		`termkeeper_access_checks_total{reason="unavailable",result="error"} 1`,
-		`termkeeper_access_check_duration_seconds_count 2`,
+		`termkeeper_access_check_duration_seconds_count 1`,
 		`termkeeper_webhook_received_total{outcome="stored",provider="stripe",type="other"} 1`,
 		`termkeeper_webhook_secret_used_total{secret="0a1b2c3d"} 1`,
+		`termkeeper_webhook_applied_total{outcome="processed",type="customer.subscription.updated"} 1`,
 		`termkeeper_webhook_oldest_unprocessed_seconds 1.5`,
 		`termkeeper_outbox_pending 4`,
 		`termkeeper_outbox_oldest_seconds 2`,

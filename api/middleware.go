@@ -1,0 +1,157 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"termkeeper/internal/store"
+)
+
+// maxBody is the largest body that is read, in bytes.
+const maxBody = 1 << 20
+
+const requestIDKey = "request_id"
+
+func requestID(c echo.Context) string {
+	id, _ := c.Get(requestIDKey).(string)
+	return id
+}
+
+// nameRequests gives each request an id, the caller's own if it is a harmless one, and says it in the answer.
+func nameRequests(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		if !harmlessID(id) {
+			id = store.NewID()
+		}
+		c.Set(requestIDKey, id)
+		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		return next(c)
+	}
+}
+
+func harmlessID(id string) bool {
+	if len(id) == 0 || len(id) > 64 {
+		return false
+	}
+	for _, b := range []byte(id) {
+		switch {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '-', b == '_', b == '.':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// logRequests answers errors and writes one line per request: the route and not the path, which holds ids, and neither
+// query, header nor body. What went well and only read is a matter of debugging; at ten thousand checks a second the log
+// would be the heaviest part.
+func logRequests(log *zap.Logger) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			begun := time.Now()
+			err := next(c)
+			if err != nil {
+				c.Error(err)
+			}
+			status := c.Response().Status
+			level := zap.DebugLevel
+			switch {
+			case status >= http.StatusInternalServerError:
+				level = zap.ErrorLevel
+			case status >= http.StatusBadRequest:
+				level = zap.InfoLevel
+			}
+			if entry := log.Check(level, "request"); entry != nil {
+				var seen *Problem
+				if errors.As(err, &seen) && status < http.StatusInternalServerError {
+					err = nil // the client was told all of it
+				}
+				entry.Write(zap.String("method", c.Request().Method), zap.String("route", c.Path()), zap.Int("status", status),
+					zap.Duration("took", time.Since(begun)), zap.String("request_id", requestID(c)), zap.String("key_name", who(c).name), zap.Error(err))
+			}
+			return nil
+		}
+	}
+}
+
+// survivePanics turns a panic into an error. The stack goes to the log, not to the client.
+func survivePanics(log *zap.Logger) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) (err error) {
+			defer func() {
+				switch p := recover(); p {
+				case nil:
+				case http.ErrAbortHandler: // net/http's own way to cut a connection
+					panic(p)
+				default:
+					log.Error("a handler panicked", zap.String("route", c.Path()), zap.String("request_id", requestID(c)),
+						zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+					err = fmt.Errorf("panic: %v", p)
+				}
+			}()
+			return next(c)
+		}
+	}
+}
+
+// secureAnswers sets what no answer of an API should lack.
+func secureAnswers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		return next(c)
+	}
+}
+
+// limitBodies refuses a body that says it is too large and cuts one that does not say so. Nothing is decompressed.
+func limitBodies(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if r.ContentLength > maxBody {
+			return &http.MaxBytesError{Limit: maxBody}
+		}
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, maxBody)
+		}
+		return next(c)
+	}
+}
+
+// within ends the work on a request after d.
+func within(d time.Duration) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			ctx, cancel := context.WithTimeout(c.Request().Context(), d)
+			defer cancel()
+			c.SetRequest(c.Request().WithContext(ctx))
+			return next(c)
+		}
+	}
+}
+
+// hangUp closes connections after their answer while the server is stopping, so that nobody sends a request into one
+// that is about to close.
+func hangUp(stopping *atomic.Bool) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if stopping.Load() {
+				c.Response().Header().Set("Connection", "close")
+			}
+			return next(c)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// route is one line of the table below. A key of the role or of a stronger one may use it.
+type route struct {
+	method, path string
+	role         role
+	deadline     time.Duration
+	handler      echo.HandlerFunc
+}
+
+// usual is the time that an ordinary request may take. The pools end statements before.
+const usual = 10 * time.Second
+
+// routes is every route of the API.
+func routes(p Parts) []route {
+	access := accessRoutes{p.Access, p.Telemetry.Metrics}
+	users, plans, subscriptions := userRoutes{p.Store}, planRoutes{p.Store}, subscriptionRoutes{p.Store}
+	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
+	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}
+	jobs := jobRoutes{p.Store, p.Schedules}
+	const get, post, put, patch = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch
+	return []route{
+		{get, "/v1/access", roleAccess, accessDeadline, access.one},
+		{post, "/v1/access/batch", roleAccess, accessDeadline, access.batch},
+
+		{post, "/v1/webhooks/stripe", public, webhookDeadline, webhooks.stripe},
+
+		{put, "/v1/users/:id", roleOperator, usual, users.put},
+		{get, "/v1/users/:id", roleOperator, usual, users.one},
+		{put, "/v1/users/:id/stripe-customer", roleOperator, usual, users.linkCustomer},
+
+		{post, "/v1/plans", roleAdmin, usual, plans.create},
+		{get, "/v1/plans", roleOperator, usual, plans.list},
+		{get, "/v1/plans/:key", roleOperator, usual, plans.one},
+		{patch, "/v1/plans/:key", roleAdmin, usual, plans.change},
+
+		{post, "/v1/subscriptions", roleOperator, usual, subscriptions.create},
+		{get, "/v1/subscriptions", roleOperator, usual, subscriptions.list},
+		{get, "/v1/subscriptions/:id", roleOperator, usual, subscriptions.one},
+		{get, "/v1/subscriptions/:id/history", roleOperator, usual, subscriptions.history},
+		{post, "/v1/subscriptions/:id/cancel", roleOperator, usual, subscriptions.cancel},
+		{post, "/v1/subscriptions/:id/uncancel", roleOperator, usual, subscriptions.uncancel},
+		{post, "/v1/subscriptions/:id/pause", roleOperator, usual, subscriptions.pause},
+		{post, "/v1/subscriptions/:id/resume", roleOperator, usual, subscriptions.resume},
+		{post, "/v1/subscriptions/:id/extend", roleOperator, usual, subscriptions.extend},
+
+		{get, "/v1/webhook-events", roleOperator, usual, events.list},
+		{get, "/v1/webhook-events/:id", roleOperator, usual, events.one},
+		{post, "/v1/webhook-events/:id/replay", roleOperator, usual, events.replay},
+
+		{get, "/v1/jobs", roleOperator, usual, jobs.list},
+		{get, "/v1/jobs/:job/runs", roleOperator, usual, jobs.runs},
+		{post, "/v1/jobs/:job/trigger", roleOperator, usual, jobs.trigger},
+		{post, "/v1/jobs/:job/pause", roleOperator, usual, jobs.pause},
+		{post, "/v1/jobs/:job/unpause", roleOperator, usual, jobs.unpause},
+	}
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"termkeeper/internal/store"
+)
+
+type userRoutes struct {
+	store *store.Store
+}
+
+type userJSON struct {
+	ID        string  `json:"id"`
+	Email     *string `json:"email"`
+	Name      *string `json:"name"`
+	Locale    *string `json:"locale"`
+	TimeZone  *string `json:"time_zone"`
+	CreatedAt stamp   `json:"created_at"`
+	UpdatedAt stamp   `json:"updated_at"`
+}
+
+func showUser(u store.User) userJSON {
+	return userJSON{
+		ID: u.ID, Email: optional(u.Email), Name: optional(u.Name), Locale: optional(u.Locale), TimeZone: optional(u.TimeZone),
+		CreatedAt: stamp(u.CreatedAt), UpdatedAt: stamp(u.UpdatedAt),
+	}
+}
+
+// put writes all fields of a user; absent and null ones become unknown, and Stripe may fill them in again.
+func (u userRoutes) put(c echo.Context) error {
+	var in struct {
+		Email    *string `json:"email"`
+		Name     *string `json:"name"`
+		Locale   *string `json:"locale"`
+		TimeZone *string `json:"time_zone"`
+	}
+	if _, err := bind(c, &in); err != nil {
+		return err
+	}
+	user := store.User{ID: c.Param("id")}
+	var errs fieldErrors
+	errs.line("/id", user.ID, maxID, true)
+	if in.Email != nil {
+		user.Email = *in.Email
+		errs.email("/email", user.Email)
+	}
+	if in.Name != nil {
+		user.Name = *in.Name
+		errs.line("/name", user.Name, maxText, false)
+	}
+	if in.Locale != nil {
+		user.Locale = *in.Locale
+		errs.locale("/locale", user.Locale)
+	}
+	if in.TimeZone != nil {
+		user.TimeZone = *in.TimeZone
+		errs.timeZone("/time_zone", user.TimeZone)
+	}
+	if err := errs.err(); err != nil {
+		return err
+	}
+	written, created, err := u.store.PutUser(c.Request().Context(), user)
+	if err != nil {
+		return err
+	}
+	if created {
+		return c.JSON(http.StatusCreated, showUser(written))
+	}
+	return c.JSON(http.StatusOK, showUser(written))
+}
+
+func (u userRoutes) one(c echo.Context) error {
+	id := c.Param("id")
+	var errs fieldErrors
+	errs.line("/id", id, maxID, true)
+	if err := errs.err(); err != nil {
+		return err
+	}
+	user, err := u.store.User(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, showUser(user))
+}
+
+// linkCustomer says which Stripe customer a user is.
+func (u userRoutes) linkCustomer(c echo.Context) error {
+	var in struct {
+		CustomerID string `json:"customer_id"`
+	}
+	if _, err := bind(c, &in); err != nil {
+		return err
+	}
+	id := c.Param("id")
+	var errs fieldErrors
+	errs.line("/id", id, maxID, true)
+	errs.line("/customer_id", in.CustomerID, maxID, true)
+	if err := errs.err(); err != nil {
+		return err
+	}
+	if err := u.store.LinkStripeCustomer(c.Request().Context(), in.CustomerID, id); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"user_id": id, "customer_id": in.CustomerID})
+}
