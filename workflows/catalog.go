@@ -72,11 +72,6 @@ func JobIDs() []string {
 	return ids
 }
 
-// EveryVariable is the environment variable that overrides the cadence of a job when schedules are applied.
-func EveryVariable(id string) string {
-	return "TERMKEEPER_JOB_" + strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_EVERY"
-}
-
 // CatalogEvery is the table with other cadences, by job id. The server counts in whole seconds.
 func CatalogEvery(every map[string]time.Duration) ([]Job, error) {
 	jobs := Catalog()
@@ -87,7 +82,7 @@ func CatalogEvery(every map[string]time.Duration) ([]Job, error) {
 			continue
 		}
 		if cadence < time.Second || cadence%time.Second != 0 {
-			wrong = append(wrong, fmt.Sprintf("%s must be whole seconds, at least 1s, not %s", EveryVariable(job.ID), cadence))
+			wrong = append(wrong, fmt.Sprintf("the cadence of %s must be whole seconds, at least 1s, not %s", job.ID, cadence))
 			continue
 		}
 		job.Every, job.Offset = cadence, job.Offset%cadence

@@ -56,8 +56,11 @@ func rootCommand(p *program) *cobra.Command {
 		return usage(fmt.Errorf("%w; `%s --help` shows how", err, cmd.CommandPath()))
 	})
 	root.AddCommand(
+		apiCommand(p),
 		migrateCommand(p),
 		apikeyCommand(p),
+		workerCommand(p),
+		schedulesCommand(p),
 		versionCommand(p),
 	)
 	return root

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
+	"slices"
 	"strings"
 
 	"go.temporal.io/api/serviceerror"
@@ -18,9 +18,10 @@ import (
 
 // Options say how to connect.
 type Options struct {
-	// Getenv reads the standard variables of the Temporal SDK: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
-	// TEMPORAL_TLS*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE. An empty value counts as unset.
-	Getenv func(string) string
+	// Environ is a list of NAME=value with the standard variables of the Temporal SDK: TEMPORAL_ADDRESS,
+	// TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE. The last entry of a
+	// name counts, and an empty value as unset.
+	Environ []string
 	// Identity names this process in Temporal's histories and poller lists.
 	Identity string
 	Logger   *zap.Logger
@@ -31,7 +32,7 @@ type Options struct {
 // Config is what the environment says about Temporal. Only loopback may go without a name for the namespace: on a
 // server that several environments share, "default" would be a namespace that nobody chose.
 func (o Options) Config() (client.Options, error) {
-	config, err := envconfig.LoadClientOptions(envconfig.LoadClientOptionsRequest{EnvLookup: lookup(o.Getenv)})
+	config, err := envconfig.LoadClientOptions(envconfig.LoadClientOptionsRequest{EnvLookup: lookup(o.Environ)})
 	if err != nil {
 		return config, fmt.Errorf("reading the TEMPORAL_ variables: %w", err)
 	}
@@ -96,21 +97,18 @@ func isLoopback(hostPort string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// lookup is envconfig's view of a getenv function. Only the variables whose names carry a value's name
-// (TEMPORAL_GRPC_META_*) need the whole list.
-type lookup func(string) string
+// lookup is a list of NAME=value as envconfig asks for it.
+type lookup []string
 
-func (l lookup) LookupEnv(key string) (string, bool) {
-	value := l(key)
-	return value, value != ""
-}
-
-func (l lookup) Environ() []string {
-	var list []string
-	for _, entry := range os.Environ() {
-		if key, _, _ := strings.Cut(entry, "="); l(key) != "" {
-			list = append(list, key+"="+l(key))
+// LookupEnv is the last value of a variable; an empty one is none.
+func (l lookup) LookupEnv(name string) (string, bool) {
+	for _, entry := range slices.Backward(l) {
+		if key, value, _ := strings.Cut(entry, "="); key == name {
+			return value, value != ""
 		}
 	}
-	return list
+	return "", false
 }
+
+// Environ is the whole list.
+func (l lookup) Environ() []string { return l }

@@ -1,0 +1,258 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	schedulepb "go.temporal.io/api/schedule/v1"
+	sdkpb "go.temporal.io/api/sdk/v1"
+	"go.temporal.io/api/serviceerror"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/converter"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"termkeeper/internal/temporalclient"
+	"termkeeper/workflows"
+)
+
+const (
+	// memoOwner and memoEnvironment tell whose a schedule is.
+	memoOwner       = "owner"
+	memoEnvironment = "environment"
+	owner           = "termkeeper"
+
+	// applyTries bounds the attempts to write one schedule while others write it too. The server drops a write that lost
+	// without an error, so each is read back.
+	applyTries = 8
+	// namespaceWait bounds the waiting for a namespace that somebody is making.
+	namespaceWait = 30 * time.Second
+	// applyPause is between an attempt and the reading back: the server takes a write in the background.
+	applyPause = 100 * time.Millisecond
+)
+
+// Schedules are the schedules of the table of jobs in one environment.
+type Schedules struct {
+	Client      temporalclient.Client
+	Environment string
+	Jobs        []workflows.Job
+	Out         io.Writer // takes one line per change
+}
+
+// ErrForeign is a schedule of ours by its id that belongs to somebody else.
+var ErrForeign = errors.New("the schedule belongs to somebody else")
+
+// Apply creates the schedules that are missing and updates those that differ, and touches no other one. A paused one
+// stays paused and keeps its note. Any number of processes may apply at the same time.
+func (s *Schedules) Apply(ctx context.Context) error {
+	if err := s.awaitNamespace(ctx); err != nil {
+		return err
+	}
+	for _, job := range s.Jobs {
+		if err := s.apply(ctx, job); err != nil {
+			return fmt.Errorf("applying the schedule %s: %w", job.ID, err)
+		}
+	}
+	return nil
+}
+
+func (s *Schedules) apply(ctx context.Context, job workflows.Job) error {
+	wanted, err := s.wanted(job)
+	if err != nil {
+		return err
+	}
+	var written []string
+	for range applyTries {
+		found, err := s.Client.WorkflowService().DescribeSchedule(ctx, &workflowservice.DescribeScheduleRequest{
+			Namespace: s.Client.Namespace, ScheduleId: job.ID,
+		})
+		var notFound *serviceerror.NotFound
+		switch {
+		case errors.As(err, &notFound):
+			if err := s.create(ctx, job, wanted); err != nil {
+				return err
+			}
+			continue // somebody else may have been first, with other values
+		case err != nil:
+			return err
+		}
+		if err := s.refuseForeign(found); err != nil {
+			return err
+		}
+		changes := diff(found.Schedule, wanted)
+		if len(changes) == 0 {
+			for _, change := range written {
+				s.say("changed %s: %s", job.ID, change)
+			}
+			return nil
+		}
+		if err := s.update(ctx, job, found, wanted); err != nil {
+			return err
+		}
+		written = changes
+		if err := pause(ctx, applyPause); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("it was changed by others %d times in a row; apply again when they are done", applyTries)
+}
+
+func (s *Schedules) create(ctx context.Context, job workflows.Job, wanted *schedulepb.Schedule) error {
+	memo, err := memoOf(map[string]string{memoOwner: owner, memoEnvironment: s.Environment, temporalclient.MemoSummary: job.Summary})
+	if err != nil {
+		return err
+	}
+	_, err = s.Client.WorkflowService().CreateSchedule(ctx, &workflowservice.CreateScheduleRequest{
+		Namespace: s.Client.Namespace, ScheduleId: job.ID, Schedule: wanted, Memo: memo, RequestId: uuid.NewString(),
+	})
+	var exists *serviceerror.AlreadyExists
+	var started *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &exists) || errors.As(err, &started) {
+		return nil // another process was first
+	}
+	if err == nil {
+		s.say("created %s: every %s, queue %s", job.ID, job.Every, job.Queue)
+	}
+	return err
+}
+
+// update replaces all but the state, which is the operator's: pause, note and the actions left. The token makes the server
+// drop the write when anything was changed since the reading, for instance when somebody paused.
+func (s *Schedules) update(ctx context.Context, job workflows.Job, found *workflowservice.DescribeScheduleResponse, wanted *schedulepb.Schedule) error {
+	wanted.State = found.Schedule.State
+	_, err := s.Client.WorkflowService().UpdateSchedule(ctx, &workflowservice.UpdateScheduleRequest{
+		Namespace: s.Client.Namespace, ScheduleId: job.ID, Schedule: wanted, ConflictToken: found.ConflictToken, RequestId: uuid.NewString(),
+	})
+	var conflict *serviceerror.FailedPrecondition
+	if errors.As(err, &conflict) {
+		return nil // the next look decides
+	}
+	return err
+}
+
+func (s *Schedules) refuseForeign(found *workflowservice.DescribeScheduleResponse) error {
+	who, where := temporalclient.MemoText(found.Memo, memoOwner), temporalclient.MemoText(found.Memo, memoEnvironment)
+	switch {
+	case who != owner:
+		return fmt.Errorf("%w: its memo names the owner %q; rename or delete it, or use another namespace", ErrForeign, who)
+	case where != s.Environment:
+		return fmt.Errorf("%w: the namespace %s holds the schedules of the environment %s, this process is %s; set TEMPORAL_NAMESPACE or TERMKEEPER_ENV right",
+			ErrForeign, s.Client.Namespace, where, s.Environment)
+	}
+	return nil
+}
+
+func (s *Schedules) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.Out, format+"\n", args...) // what was done is done, told or not
+}
+
+// wanted is the schedule of a job. Its note says what the job does, until an operator writes a reason over it.
+func (s *Schedules) wanted(job workflows.Job) (*schedulepb.Schedule, error) {
+	data := converter.GetDefaultDataConverter()
+	input, err := data.ToPayloads(job.Scan())
+	if err != nil {
+		return nil, fmt.Errorf("writing its input: %w", err)
+	}
+	summary, err := data.ToPayload(job.Summary)
+	if err != nil {
+		return nil, fmt.Errorf("writing its summary: %w", err)
+	}
+	return &schedulepb.Schedule{
+		Spec: &schedulepb.ScheduleSpec{Interval: []*schedulepb.IntervalSpec{{Interval: durationpb.New(job.Every), Phase: durationpb.New(job.Offset)}}},
+		Action: &schedulepb.ScheduleAction{Action: &schedulepb.ScheduleAction_StartWorkflow{StartWorkflow: &workflowpb.NewWorkflowExecutionInfo{
+			WorkflowId: job.ID, WorkflowType: &commonpb.WorkflowType{Name: job.Workflow},
+			TaskQueue: &taskqueuepb.TaskQueue{Name: job.Queue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL},
+			Input:     input, WorkflowExecutionTimeout: durationpb.New(job.Timeout),
+			UserMetadata: &sdkpb.UserMetadata{Summary: summary},
+		}}},
+		Policies: &schedulepb.SchedulePolicies{OverlapPolicy: job.Overlap, CatchupWindow: durationpb.New(job.CatchUp)},
+		State:    &schedulepb.ScheduleState{Notes: job.Summary},
+	}, nil
+}
+
+// diff lists what of ours differs, one line each.
+func diff(found, wanted *schedulepb.Schedule) []string {
+	have, want := traits(found), traits(wanted)
+	var changes []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if have[name] != want[name] {
+			changes = append(changes, fmt.Sprintf("%s %s -> %s", name, have[name], want[name]))
+		}
+	}
+	return changes
+}
+
+// traits are the parts of a schedule that are ours, as text.
+func traits(s *schedulepb.Schedule) map[string]string {
+	spec, action, policies := s.GetSpec(), s.GetAction().GetStartWorkflow(), s.GetPolicies()
+	t := map[string]string{
+		"workflow": action.GetWorkflowType().GetName(), "workflow id": action.GetWorkflowId(), "queue": action.GetTaskQueue().GetName(),
+		"time-out": action.GetWorkflowExecutionTimeout().AsDuration().String(), "overlap": policies.GetOverlapPolicy().String(),
+		"catch-up": policies.GetCatchupWindow().AsDuration().String(), "input": "none", "summary": "none",
+		"pause on failure": fmt.Sprint(policies.GetPauseOnFailure()),
+		"calendars":        fmt.Sprint(len(spec.GetStructuredCalendar()) + len(spec.GetCalendar()) + len(spec.GetCronString())),
+	}
+	for i, interval := range spec.GetInterval() {
+		t[fmt.Sprintf("interval %d", i+1)] = interval.GetInterval().AsDuration().String() + " offset " + interval.GetPhase().AsDuration().String()
+	}
+	t["intervals"] = fmt.Sprint(len(spec.GetInterval()))
+	if input := action.GetInput().GetPayloads(); len(input) == 1 {
+		t["input"] = string(input[0].GetData())
+	}
+	if summary := action.GetUserMetadata().GetSummary(); summary != nil {
+		t["summary"] = string(summary.GetData())
+	}
+	return t
+}
+
+// awaitNamespace waits a while for a namespace that is being made. A server that does not answer is the caller's business.
+func (s *Schedules) awaitNamespace(ctx context.Context) error {
+	giveUp := time.Now().Add(namespaceWait)
+	for {
+		_, err := s.Client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: s.Client.Namespace})
+		var missing *serviceerror.NamespaceNotFound
+		var notFound *serviceerror.NotFound
+		switch {
+		case !errors.As(err, &missing) && !errors.As(err, &notFound):
+			return err
+		case time.Now().After(giveUp):
+			return fmt.Errorf("the namespace %s does not exist; make it with `temporal operator namespace create %s`, or set TEMPORAL_NAMESPACE right",
+				s.Client.Namespace, s.Client.Namespace)
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func memoOf(texts map[string]string) (*commonpb.Memo, error) {
+	memo := &commonpb.Memo{Fields: map[string]*commonpb.Payload{}}
+	for key, value := range texts {
+		payload, err := converter.GetDefaultDataConverter().ToPayload(value)
+		if err != nil {
+			return nil, fmt.Errorf("writing its memo: %w", err)
+		}
+		memo.Fields[key] = payload
+	}
+	return memo, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
