@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"termkeeper/internal/config"
 	"termkeeper/internal/store"
 	"termkeeper/migrations"
+	"termkeeper/workflows"
 )
 
 // program is what every command has from the outside.
@@ -51,7 +53,7 @@ func (p *program) config(cmd *cobra.Command, needs ...config.Need) (config.Confi
 			environ = append(environ, variable[0]+"="+f.Value.String())
 		}
 	})
-	c, err := config.Load(environ, jobIDs(), needs...)
+	c, err := config.Load(environ, workflows.JobIDs(), needs...)
 	if err != nil {
 		return c, usage(fmt.Errorf("the configuration is wrong:\n  %s", strings.ReplaceAll(err.Error(), "\n", "\n  ")))
 	}
@@ -122,12 +124,17 @@ func checkSchema(ctx context.Context, s *store.Store) error {
 	return nil
 }
 
-// databaseError says what to do about a database that does not answer.
+// databaseError says in one sentence what to do about a database that does not answer. The driver's own words span
+// several lines and say the same for every address it tried.
 func databaseError(err error) error {
-	if store.Unavailable(err) {
-		return unreachable(fmt.Errorf("%w; check that PostgreSQL runs and that DATABASE_URL points at it", err))
+	if !store.Unavailable(err) {
+		return err
 	}
-	return err
+	var network *net.OpError
+	if errors.As(err, &network) {
+		err = network
+	}
+	return unreachable(fmt.Errorf("PostgreSQL cannot be reached (%w): check that it runs and that DATABASE_URL points at it", err)) //nolint:staticcheck // ST1005: a product name is written with a capital
 }
 
 // noArgs refuses arguments where a command takes none.
@@ -137,6 +144,3 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
-
-// jobIDs are the schedule ids whose cadence the environment may override.
-func jobIDs() []string { return nil }

@@ -19,7 +19,7 @@ import (
 // minWebhookSecret is in bytes. Stripe's own have 38; a short one can be guessed, an empty one accepts forged events.
 const minWebhookSecret = 24
 
-// minCadence is the shortest interval of a schedule.
+// minCadence is the shortest interval of a schedule. The scheduler counts in whole seconds.
 const minCadence = time.Second
 
 func (c *Config) check(needs []Need) []error {
@@ -124,8 +124,8 @@ func jobCadences(values map[string]string, jobs []string) (map[string]time.Durat
 			continue
 		}
 		d, err := time.ParseDuration(value)
-		if err != nil || d < minCadence || d%time.Millisecond != 0 {
-			problems = append(problems, fmt.Errorf("%s must be a duration of at least 1s like 2s or 5m, not %q", name, value))
+		if err != nil || d < minCadence || d%minCadence != 0 {
+			problems = append(problems, fmt.Errorf("%s must be whole seconds, at least 1s, like 2s or 5m, not %q", name, value))
 			continue
 		}
 		every[job] = d

@@ -65,7 +65,7 @@ func TestWrongValuesAreAllReportedByNameAndWithoutSecrets(t *testing.T) {
 		"DATABASE_URL=mysql://user:canary@host/db", "TERMKEEPER_ENV=prod", "TERMKEEPER_HTTP_ADDR=8080", "TERMKEEPER_OPS_ADDR=127.0.0.1:99999",
 		"TERMKEEPER_ACCESS_MODE=cached", "TERMKEEPER_RENEWAL_LEEWAY=soon", "TERMKEEPER_INSTANCE_ID=two words",
 		"STRIPE_API_KEY=sk_live_canary x", "STRIPE_WEBHOOK_SECRETS=short_canary, ," + secretA, "SMTP_URL=http://u:canary@mail",
-		"TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=10ms", "TERMKEEPER_JOB_NOTHING_EVERY=2s",
+		"TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=1500ms", "TERMKEEPER_JOB_NOTHING_EVERY=2s",
 	}, jobs, config.NeedDatabase)
 	require.Error(t, err)
 	lines := strings.Split(err.Error(), "\n")
@@ -74,7 +74,7 @@ func TestWrongValuesAreAllReportedByNameAndWithoutSecrets(t *testing.T) {
 		"TERMKEEPER_ACCESS_MODE=cached does not exist in this version; use strict", "TERMKEEPER_RENEWAL_LEEWAY must be a duration",
 		"TERMKEEPER_INSTANCE_ID must have", "STRIPE_API_KEY must not contain spaces",
 		"STRIPE_WEBHOOK_SECRETS has an entry with fewer than 24 characters (number 1)", "STRIPE_WEBHOOK_SECRETS has a blank entry (number 2)",
-		"SMTP_URL must look like", "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY must be a duration of at least 1s", "TERMKEEPER_JOB_NOTHING_EVERY names no job",
+		"SMTP_URL must look like", "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY must be whole seconds", "TERMKEEPER_JOB_NOTHING_EVERY names no job",
 	} {
 		require.True(t, slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }), "%q is missing in\n%s", want, err)
 	}
