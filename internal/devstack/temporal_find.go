@@ -63,8 +63,8 @@ func fetchTemporal(ctx context.Context, folder string, out io.Writer) (string, e
 	if _, err := os.Stat(path); err == nil { // fetched by the process that had the lock
 		return path, nil
 	}
-	work, err := os.MkdirTemp(folder, "fetch-")
-	if err != nil {
+	work := filepath.Join(folder, "fetch")
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o700)); err != nil { // a killed fetch leaves its own
 		return "", fmt.Errorf("make a folder for the Temporal CLI: %w", err)
 	}
 	defer os.RemoveAll(work)
