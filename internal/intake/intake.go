@@ -55,7 +55,8 @@ type Intake struct {
 
 	receipts chan receipt
 	queues   [appliers]chan store.WebhookEvent
-	stop     chan struct{}
+	stop     chan struct{} // closed: nothing more is taken
+	stored   chan struct{} // closed: nothing more will be stored
 	storing  sync.WaitGroup
 	applying sync.WaitGroup
 	working  context.Context
@@ -64,17 +65,17 @@ type Intake struct {
 
 type receipt struct {
 	event  store.WebhookEvent
-	answer chan stored // holds one, so that nobody waits for a caller who has left
+	answer chan outcome // holds one, so that nobody waits for a caller who has left
 }
 
-type stored struct {
+type outcome struct {
 	duplicate bool
 	err       error
 }
 
 // New starts the goroutines that store and apply. The pool behind the store is best the intake's own.
 func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
-	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{})}
+	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), stored: make(chan struct{})}
 	in.working, in.cut = context.WithCancel(context.Background())
 	for range storers {
 		in.storing.Go(in.storeGroups)
@@ -89,7 +90,7 @@ func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
 // Receive stores a verified event. When it returns without an error the event is committed, by this call or an earlier
 // one (duplicate), and will be applied.
 func (in *Intake) Receive(ctx context.Context, event payment.Event, body []byte) (duplicate bool, err error) {
-	r := receipt{answer: make(chan stored, 1), event: store.WebhookEvent{
+	r := receipt{answer: make(chan outcome, 1), event: store.WebhookEvent{
 		ID: store.NewID(), Provider: "stripe", ExternalID: event.ID, Type: event.Type, APIVersion: event.APIVersion, Livemode: event.Livemode,
 		ObjectID: event.ObjectID, Created: event.Created, Ignored: in.ignored(event), Payload: body,
 	}}
@@ -105,6 +106,13 @@ func (in *Intake) Receive(ctx context.Context, event payment.Event, body []byte)
 		return s.duplicate, s.err
 	case <-ctx.Done():
 		return false, ctx.Err()
+	case <-in.stored:
+	}
+	select {
+	case s := <-r.answer:
+		return s.duplicate, s.err
+	default:
+		return false, ErrClosed // it came in between the last look and the stop
 	}
 }
 
@@ -145,6 +153,7 @@ const (
 func (in *Intake) Drain(ctx context.Context) error {
 	close(in.stop)
 	in.storing.Wait()
+	close(in.stored)
 	for i := range in.queues {
 		close(in.queues[i])
 	}
@@ -209,7 +218,7 @@ func (in *Intake) storeGroup(group []receipt) {
 		if err == nil && isNew && events[i].Ignored == "" {
 			in.enqueue(events[i])
 		}
-		r.answer <- stored{duplicate: !isNew, err: err}
+		r.answer <- outcome{duplicate: !isNew, err: err}
 	}
 }
 
