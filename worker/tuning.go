@@ -8,8 +8,10 @@ const (
 	activitiesAtOnce = 8
 	// workflowTasksAtOnce are short: a few milliseconds each.
 	workflowTasksAtOnce = 16
-	// pollers of each kind. The SDK alternates one between the sticky and the ordinary queue, so one is too few.
-	pollers = 2
+	// pollers of each kind. A server keeps a queue in four partitions where nobody has set less, and the SDK takes pollers
+	// away for the sticky queue; with the SDK's own two a task was seen to lie for half a minute in a partition that
+	// nobody asked.
+	pollers = 6
 	// stopTimeout is how long running activities may finish after the polling stopped: they leave at the next batch
 	// boundary, or finish the messages under way.
 	stopTimeout = 20 * time.Second

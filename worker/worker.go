@@ -175,7 +175,7 @@ func (w *Workers) again(ctx context.Context, do func() error) error {
 }
 
 func (w *Workers) build(queue string) worker.Worker {
-	one := worker.New(w.options.Client, queue, worker.Options{
+	one := worker.New(w.options.Client.Client, queue, worker.Options{
 		Identity:                               w.options.InstanceID,
 		MaxConcurrentActivityExecutionSize:     activitiesAtOnce,
 		MaxConcurrentWorkflowTaskExecutionSize: workflowTasksAtOnce,
