@@ -1,0 +1,162 @@
+package simulator
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// control is what Stripe does not have: the endpoints under /_sim/ by which tests and people steer the simulator.
+func (s *Simulator) control(mux *http.ServeMux) {
+	mux.HandleFunc("GET /_sim/clock", func(w http.ResponseWriter, _ *http.Request) { s.tellClock(w, s.Now()) })
+	mux.HandleFunc("POST /_sim/clock", s.postClock)
+	mux.HandleFunc("POST /_sim/webhook-endpoint", s.postEndpoint)
+	mux.HandleFunc("POST /_sim/faults", s.postFault)
+	mux.HandleFunc("GET /_sim/deliveries", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, found(map[string]any{"data": s.Deliveries()}))
+	})
+	mux.HandleFunc("POST /_sim/events/{id}/resend", s.postResend)
+	mux.HandleFunc("POST /_sim/subscriptions/{id}", s.postSubscription)
+}
+
+func (s *Simulator) tellClock(w http.ResponseWriter, now time.Time) {
+	writeJSON(w, found(map[string]any{"now": now.Format(time.RFC3339)}))
+}
+
+func (s *Simulator) postClock(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Advance string    `json:"advance"`
+		Now     time.Time `json:"now"`
+	}
+	if !read(w, r, &in) {
+		return
+	}
+	to := in.Now
+	if in.Advance != "" {
+		by, err := time.ParseDuration(in.Advance)
+		if err != nil || by < 0 {
+			badRequest(w, "advance is a duration such as 720h, and not negative")
+			return
+		}
+		to = s.Now().Add(by)
+	}
+	s.tellClock(w, s.AdvanceTo(to))
+}
+
+func (s *Simulator) postEndpoint(w http.ResponseWriter, r *http.Request) {
+	var in Endpoint
+	if !read(w, r, &in) {
+		return
+	}
+	if err := s.SetEndpoint(in); err != nil {
+		badRequest(w, err.Error())
+		return
+	}
+	writeJSON(w, found(map[string]any{}))
+}
+
+func (s *Simulator) postFault(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Fault
+		By string `json:"by"`
+	}
+	if !read(w, r, &in) {
+		return
+	}
+	if in.By != "" {
+		by, err := time.ParseDuration(in.By)
+		if err != nil {
+			badRequest(w, "by is a duration such as 301s")
+			return
+		}
+		in.Fault.By = by
+	}
+	if err := s.AddFault(in.Fault); err != nil {
+		badRequest(w, err.Error())
+		return
+	}
+	writeJSON(w, found(map[string]any{}))
+}
+
+func (s *Simulator) postResend(w http.ResponseWriter, r *http.Request) {
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	for _, e := range s.stripe.events {
+		if e.id == r.PathValue("id") {
+			s.courier.take(e)
+			writeJSON(w, found(map[string]any{}))
+			return
+		}
+	}
+	writeJSON(w, missing("event", r.PathValue("id")))
+}
+
+// SubscriptionChange steers one subscription. Nil fields stay as they are.
+type SubscriptionChange struct {
+	Fails       *bool      `json:"fails"`  // whether its charges fail from now on
+	Pay         bool       `json:"pay"`    // pay its latest invoice now
+	Status      *string    `json:"status"` // set it, and tell of an update
+	PeriodStart *time.Time `json:"period_start"`
+	PeriodEnd   *time.Time `json:"period_end"` // set it, and tell of an update; seconds from now makes a short demonstration
+}
+
+func (s *Simulator) postSubscription(w http.ResponseWriter, r *http.Request) {
+	var in SubscriptionChange
+	if !read(w, r, &in) {
+		return
+	}
+	if !s.ChangeSubscription(r.PathValue("id"), in) {
+		writeJSON(w, missing("subscription", r.PathValue("id")))
+		return
+	}
+	writeJSON(w, found(map[string]any{}))
+}
+
+// change applies what a test asks of a subscription; false when there is none of that id.
+func (s *stripe) change(id string, in SubscriptionChange) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	s.settle(now)
+	sub, ok := s.subscriptions[id]
+	if !ok {
+		return false
+	}
+	if in.Fails != nil {
+		sub.fails = *in.Fails
+	}
+	if in.Status != nil || in.PeriodStart != nil || in.PeriodEnd != nil {
+		previous := map[string]any{"status": sub.Status, "current_period_end": seconds(sub.PeriodEnd)}
+		if in.Status != nil {
+			sub.Status = *in.Status
+		}
+		if in.PeriodStart != nil {
+			sub.PeriodStart = in.PeriodStart.UTC()
+		}
+		if in.PeriodEnd != nil {
+			sub.PeriodEnd = in.PeriodEnd.UTC()
+			if sub.CancelAtPeriodEnd {
+				sub.CancelAt = sub.PeriodEnd
+			}
+		}
+		s.changed(sub, now, previous)
+	}
+	if in.Pay {
+		s.pay(sub, now)
+	}
+	return true
+}
+
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		badRequest(w, "the body cannot be read: "+err.Error())
+		return false
+	}
+	return true
+}
+
+func badRequest(w http.ResponseWriter, message string) {
+	writeJSON(w, refusal(http.StatusBadRequest, "", "", message))
+}

@@ -1,0 +1,47 @@
+package simulator
+
+import "time"
+
+type priceFixture struct {
+	ID, Product, Currency string
+	UnitAmount            int64
+	Interval              string // day, week, month or year
+	IntervalCount         int
+	Created               time.Time
+}
+
+func (p priceFixture) object() map[string]any {
+	return map[string]any{
+		"id": p.ID, "object": "price", "active": true, "billing_scheme": "per_unit", "created": seconds(p.Created),
+		"currency": p.Currency, "livemode": false, "lookup_key": nil, "metadata": map[string]string{}, "nickname": nil,
+		"product": p.Product, "recurring": map[string]any{"interval": p.Interval, "interval_count": p.IntervalCount, "usage_type": "licensed"},
+		"tax_behavior": "unspecified", "type": "recurring", "unit_amount": p.UnitAmount,
+	}
+}
+
+// plan is the older name of a price; Stripe still writes both.
+func (p priceFixture) plan() map[string]any {
+	return map[string]any{
+		"id": p.ID, "object": "plan", "active": true, "amount": p.UnitAmount, "billing_scheme": "per_unit",
+		"created": seconds(p.Created), "currency": p.Currency, "interval": p.Interval, "interval_count": p.IntervalCount,
+		"livemode": false, "metadata": map[string]string{}, "product": p.Product, "usage_type": "licensed",
+	}
+}
+
+// after returns the end of the period that begins at start. Months keep the day of the anchor and shorten it only where
+// a month has no such day: 31 January, 28 February, 31 March.
+func (p priceFixture) after(start, anchor time.Time) time.Time {
+	switch p.Interval {
+	case "day":
+		return start.AddDate(0, 0, p.IntervalCount)
+	case "week":
+		return start.AddDate(0, 0, 7*p.IntervalCount)
+	}
+	months := p.IntervalCount
+	if p.Interval == "year" {
+		months *= 12
+	}
+	first := time.Date(start.Year(), start.Month()+time.Month(months), 1, anchor.Hour(), anchor.Minute(), anchor.Second(), 0, time.UTC)
+	day := min(anchor.Day(), first.AddDate(0, 1, -1).Day())
+	return first.AddDate(0, 0, day-1)
+}

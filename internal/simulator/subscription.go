@@ -1,0 +1,199 @@
+package simulator
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// subscription is one subscription of the simulated provider.
+type subscription struct {
+	SubscriptionFixture
+	price    priceFixture
+	metadata map[string]string
+	fails    bool      // its charges fail
+	chargeAt time.Time // when the open invoice is charged; zero when none waits
+}
+
+// snapshot returns a writer of the subscription as it is now.
+func (s *subscription) snapshot() func(Shape) any {
+	fixture, price, metadata := s.SubscriptionFixture, s.price, maps.Clone(s.metadata)
+	fixture.ExpandInvoice = false
+	return func(shape Shape) any { return fixture.object(shape, price, metadata) }
+}
+
+// view writes the subscription for a fetch, with what was asked to be expanded.
+func (s *stripe) view(sub *subscription, expand []string) any {
+	fixture := sub.SubscriptionFixture
+	if slices.Contains(expand, "latest_invoice") {
+		fixture.ExpandInvoice = true
+	}
+	object := fixture.object(Shape2023, sub.price, sub.metadata)
+	if c, ok := s.customers[sub.CustomerID]; ok && slices.Contains(expand, "customer") {
+		object["customer"] = c.object()
+	}
+	return object
+}
+
+// changed publishes an update with the attributes that it replaced.
+func (s *stripe) changed(sub *subscription, at time.Time, previous map[string]any) {
+	s.publish("customer.subscription.updated", at, sub.snapshot(), previous)
+}
+
+func (s *stripe) createSubscription(f form, _ string) answer {
+	if _, ok := s.customers[f.text("customer")]; !ok {
+		return noSuch("customer", f.text("customer"), "customer")
+	}
+	price, ok := s.prices[f.text("items[0][price]")]
+	if !ok {
+		return noSuch("price", f.text("items[0][price]"), "items[0][price]")
+	}
+	start := s.now()
+	sub := &subscription{
+		SubscriptionFixture: SubscriptionFixture{
+			ID: NewID("sub"), CustomerID: f.text("customer"), PriceID: price.ID, Status: "active", StartDate: start, PeriodStart: start,
+			PeriodEnd: price.after(start, start), SendInvoice: f.text("collection_method") == "send_invoice",
+		},
+		price: price, metadata: f.metadata(nil),
+	}
+	trialEnd, ok := f.instant("trial_end")
+	if !ok {
+		return refusal(http.StatusBadRequest, "parameter_invalid_integer", "trial_end", "Invalid integer: trial_end")
+	}
+	if days, err := strconv.Atoi(f.text("trial_period_days")); err == nil && days > 0 {
+		trialEnd = start.AddDate(0, 0, days)
+	}
+	switch {
+	case !trialEnd.IsZero():
+		sub.Status, sub.TrialEnd, sub.PeriodEnd = "trialing", trialEnd, trialEnd
+	case f.text("payment_behavior") == "default_incomplete":
+		sub.Status = "incomplete"
+	}
+	if refused, bad := s.apply(sub, f); bad {
+		return refused
+	}
+	sub.Invoice = InvoiceFixture{ID: NewID("in"), Status: "paid", BillingReason: "subscription_create", Created: start}
+	if sub.Status == "incomplete" {
+		sub.Invoice.Status = "open"
+	}
+	s.subscriptions[sub.ID] = sub
+	s.order = append(s.order, sub.ID)
+	s.publish("customer.subscription.created", start, sub.snapshot(), nil)
+	return found(s.view(sub, f.list("expand")))
+}
+
+// apply takes the parameters that creating and updating share. Stripe refuses both ways to set an end in one call.
+func (s *stripe) apply(sub *subscription, f form) (refused answer, bad bool) {
+	if f.has("cancel_at") && f.has("cancel_at_period_end") {
+		return refusal(http.StatusBadRequest, "", "cancel_at", "You may only specify one of these parameters: cancel_at, cancel_at_period_end."), true
+	}
+	cancelAt, ok := f.instant("cancel_at")
+	if !ok {
+		return refusal(http.StatusBadRequest, "parameter_invalid_integer", "cancel_at", "Invalid integer: cancel_at"), true
+	}
+	days := 0
+	if f.has("days_until_due") {
+		n, err := strconv.Atoi(f.text("days_until_due"))
+		if err != nil || n < 0 {
+			return refusal(http.StatusBadRequest, "parameter_invalid_integer", "days_until_due", "Invalid integer: days_until_due"), true
+		}
+		days = n
+	}
+	if f.has("items[0][price]") {
+		price, ok := s.prices[f.text("items[0][price]")]
+		if !ok {
+			return noSuch("price", f.text("items[0][price]"), "items[0][price]"), true
+		}
+		sub.price, sub.PriceID = price, price.ID
+	}
+	if f.has("days_until_due") {
+		sub.DaysUntilDue = days
+	}
+	switch {
+	case f.has("cancel_at"):
+		sub.CancelAt, sub.CanceledAt, sub.CancelAtPeriodEnd = cancelAt, s.now(), false
+	case f.has("cancel_at_period_end"):
+		sub.CancelAtPeriodEnd = f.text("cancel_at_period_end") == "true"
+		sub.CancelAt, sub.CanceledAt = time.Time{}, time.Time{}
+		if sub.CancelAtPeriodEnd {
+			sub.CancelAt, sub.CanceledAt = sub.PeriodEnd, s.now()
+		}
+	}
+	if sub.CancelAt.IsZero() {
+		sub.CanceledAt = time.Time{}
+	}
+	sub.metadata = f.metadata(sub.metadata)
+	sub.UserID = sub.metadata["user_id"]
+	return answer{}, false
+}
+
+func (s *stripe) subscription(f form, id string) answer {
+	sub, ok := s.subscriptions[id]
+	if !ok {
+		return missing("subscription", id)
+	}
+	return found(s.view(sub, f.list("expand")))
+}
+
+func (s *stripe) listSubscriptions(f form, _ string) answer {
+	expand := f.list("expand")
+	for i, e := range expand {
+		if len(e) > len("data.") && e[:len("data.")] == "data." {
+			expand[i] = e[len("data."):]
+		}
+	}
+	var rows []row
+	for _, id := range slices.Backward(s.order) {
+		sub := s.subscriptions[id]
+		switch status := f.text("status"); {
+		case f.has("customer") && sub.CustomerID != f.text("customer"),
+			f.has("price") && sub.PriceID != f.text("price"),
+			!f.within("created", sub.StartDate),
+			status == "" && sub.Status == "canceled", // Stripe leaves the canceled ones out unless asked
+			status != "" && status != "all" && status != sub.Status:
+			continue
+		}
+		rows = append(rows, row{id, func() any { return s.view(sub, expand) }})
+	}
+	return page(f, "/v1/subscriptions", rows)
+}
+
+func (s *stripe) updateSubscription(f form, id string) answer {
+	sub, ok := s.subscriptions[id]
+	if !ok {
+		return missing("subscription", id)
+	}
+	if sub.Status == "canceled" {
+		return refusal(http.StatusBadRequest, "", "", "A canceled subscription can only update its cancellation_details and metadata.")
+	}
+	after := *sub
+	if refused, bad := s.apply(&after, f); bad {
+		return refused
+	}
+	previous := map[string]any{
+		"cancel_at_period_end": sub.CancelAtPeriodEnd, "cancel_at": seconds(sub.CancelAt), "metadata": sub.metadata,
+	}
+	*sub = after
+	s.changed(sub, s.now(), previous)
+	return found(s.view(sub, f.list("expand")))
+}
+
+func (s *stripe) cancelSubscription(f form, id string) answer {
+	sub, ok := s.subscriptions[id]
+	if !ok || sub.Status == "canceled" {
+		return missing("subscription", id)
+	}
+	s.end(sub, s.now())
+	return found(s.view(sub, f.list("expand")))
+}
+
+// end cancels a subscription and tells of its deletion.
+func (s *stripe) end(sub *subscription, at time.Time) {
+	sub.Status, sub.EndedAt, sub.chargeAt = "canceled", at, time.Time{}
+	if sub.CanceledAt.IsZero() {
+		sub.CanceledAt = at
+	}
+	s.publish("customer.subscription.deleted", at, sub.snapshot(), nil)
+}
