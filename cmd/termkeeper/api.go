@@ -58,9 +58,9 @@ func (p *program) runAPI(cmd *cobra.Command) error {
 	}
 	defer temporal.Close()
 
-	server, err := startAPI(cmd.Context(), apiOptions{
-		config: c, log: log, metrics: metrics, schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()),
-	})
+	schedules := temporalclient.NewSchedules(temporal, workflows.JobIDs())
+	watchSkippedOverlaps(metrics, schedules)
+	server, err := startAPI(cmd.Context(), apiOptions{config: c, log: log, metrics: metrics, schedules: schedules})
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,6 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 	}
 	pools.watch(o.metrics)
 	o.metrics.WatchBacklog(func(ctx context.Context) (telemetry.Backlog, error) { return backlog(ctx, rest) })
-	o.metrics.WatchSkippedOverlaps(func(ctx context.Context) (map[string]int64, error) { return skippedOverlaps(ctx, o.schedules) })
 
 	a := &apiServer{listener: listener, pools: pools, failed: make(chan error, 1)}
 	a.reader = access.NewReader(store.New(pools.access))
@@ -198,13 +197,16 @@ func backlog(ctx context.Context, s *store.Store) (telemetry.Backlog, error) {
 	return b, err
 }
 
-func skippedOverlaps(ctx context.Context, schedules *temporalclient.Schedules) (map[string]int64, error) {
-	list, err := schedules.List(ctx)
-	skipped := make(map[string]int64, len(list))
-	for job, schedule := range list {
-		skipped[job] = schedule.SkippedOverlaps
-	}
-	return skipped, err
+// watchSkippedOverlaps is called once for a process: the schedules are the same for its API and its workers.
+func watchSkippedOverlaps(metrics *telemetry.Metrics, schedules *temporalclient.Schedules) {
+	metrics.WatchSkippedOverlaps(func(ctx context.Context) (map[string]int64, error) {
+		list, err := schedules.List(ctx)
+		skipped := make(map[string]int64, len(list))
+		for job, schedule := range list {
+			skipped[job] = schedule.SkippedOverlaps
+		}
+		return skipped, err
+	})
 }
 
 // addr is the address that is really listened on.

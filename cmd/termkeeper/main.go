@@ -57,6 +57,8 @@ func rootCommand(p *program) *cobra.Command {
 	})
 	root.AddCommand(
 		apiCommand(p),
+		devCommand(p),
+		demoCommand(p),
 		migrateCommand(p),
 		apikeyCommand(p),
 		workerCommand(p),

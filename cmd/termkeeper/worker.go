@@ -62,21 +62,6 @@ func (p *program) runWorker(ctx context.Context, c config.Config, queues []strin
 	log, level := telemetry.NewLogger(p.stderr, zapcore.InfoLevel)
 	log = log.With(zap.String("instance_id", c.InstanceID))
 	metrics := telemetry.NewMetrics()
-	pool, err := store.Open(ctx, c.DatabaseURL.Reveal(), store.PoolOptions{
-		Name: "termkeeper worker", MaxConns: workerConns, StatementTimeout: 30 * time.Second, LockTimeout: 5 * time.Second,
-	})
-	if err != nil {
-		return databaseError(err)
-	}
-	defer pool.Close()
-	metrics.WatchPool("worker", pool)
-	s := store.New(pool)
-	if err := checkSchema(ctx, s); err != nil {
-		return err
-	}
-	if err := s.ClaimEnvironment(ctx, c.Environment); err != nil {
-		return err
-	}
 	sdkMetrics, err := temporalclient.NewMetrics(metrics.Registry(), log)
 	if err != nil {
 		return err
@@ -86,18 +71,16 @@ func (p *program) runWorker(ctx context.Context, c config.Config, queues []strin
 		return usage(err)
 	}
 	defer tc.Close()
-	jobs, err := newJobs(c, tc, s, metrics, log)
-	if err != nil {
-		return usage(err)
-	}
-	defer jobs.drain(log)
-	workers, err := worker.New(worker.Options{Client: tc, InstanceID: c.InstanceID, Queues: queues, Activities: jobs.activities, Logger: log})
+	schedules := temporalclient.NewSchedules(tc, workflows.JobIDs())
+	watchSkippedOverlaps(metrics, schedules)
+	w, err := openWorker(ctx, workerOptions{
+		config: c, log: log, metrics: metrics, temporal: tc, schedules: schedules, queues: queues,
+	})
 	if err != nil {
 		return err
 	}
-	ops, err := telemetry.OpenOps(c.OpsAddr, metrics, level, func(ctx context.Context) error {
-		return errors.Join(workers.Ready(ctx), s.Ping(ctx))
-	})
+	defer w.close()
+	ops, err := telemetry.OpenOps(c.OpsAddr, metrics, level, w.ready)
 	if err != nil {
 		return err
 	}
@@ -117,7 +100,70 @@ func (p *program) runWorker(ctx context.Context, c config.Config, queues []strin
 		prepare = schedules.Apply
 	}
 	log.Info("worker starts", zap.Strings("queues", queues), zap.String("ops_addr", ops.Addr()))
-	return workers.Run(ctx, prepare)
+	return w.workers.Run(ctx, prepare)
+}
+
+// workerOptions is what the workers of a process are opened with.
+type workerOptions struct {
+	config    config.Config
+	log       *zap.Logger
+	metrics   *telemetry.Metrics
+	temporal  temporalclient.Client
+	schedules *temporalclient.Schedules
+	queues    []string
+}
+
+// openedWorker is the workers of a process, ready to run.
+type openedWorker struct {
+	workers *worker.Workers
+	store   *store.Store
+	close   func()
+}
+
+// openWorker opens the pool, checks that the database is the right one and of the right schema, and wires the jobs.
+func openWorker(ctx context.Context, o workerOptions) (*openedWorker, error) {
+	pool, err := store.Open(ctx, o.config.DatabaseURL.Reveal(), store.PoolOptions{
+		Name: "termkeeper worker", MaxConns: workerConns, StatementTimeout: 30 * time.Second, LockTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		return nil, databaseError(err)
+	}
+	s := store.New(pool)
+	opened, err := func() (*openedWorker, error) {
+		if err := checkSchema(ctx, s); err != nil {
+			return nil, err
+		}
+		if err := s.ClaimEnvironment(ctx, o.config.Environment); err != nil {
+			return nil, err
+		}
+		jobs, err := newJobs(o, s)
+		if err != nil {
+			return nil, usage(err)
+		}
+		closeAll := func() {
+			jobs.drain(o.log)
+			pool.Close()
+		}
+		workers, err := worker.New(worker.Options{
+			Client: o.temporal, InstanceID: o.config.InstanceID, Queues: o.queues, Activities: jobs.activities, Logger: o.log,
+		})
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		return &openedWorker{workers: workers, store: s, close: closeAll}, nil
+	}()
+	if err != nil {
+		pool.Close() // closing a closed pool does nothing
+		return nil, err
+	}
+	o.metrics.WatchPool("worker", pool)
+	return opened, nil
+}
+
+// ready: the workers poll, and both servers answer.
+func (w *openedWorker) ready(ctx context.Context) error {
+	return errors.Join(w.workers.Ready(ctx), w.store.Ping(ctx))
 }
 
 // jobs is what the jobs of one process are made of.
@@ -127,27 +173,19 @@ type jobs struct {
 }
 
 // newJobs wires the activities. The caller drains it.
-func newJobs(c config.Config, tc temporalclient.Client, s *store.Store, metrics *telemetry.Metrics, log *zap.Logger) (*jobs, error) {
+func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
+	c := o.config
 	var sender *mail.Sender
 	if c.SMTPURL.Empty() {
-		log.Warn("SMTP_URL is not set: nobody is told by mail")
+		o.log.Warn("SMTP_URL is not set: nobody is told by mail")
 	} else {
 		var err error
 		if sender, err = mail.New(c.SMTPURL.Reveal()); err != nil {
 			return nil, fmt.Errorf("SMTP_URL: %w", err)
 		}
 	}
-	schedules := temporalclient.NewSchedules(tc, workflows.JobIDs())
-	metrics.WatchSkippedOverlaps(func(ctx context.Context) (map[string]int64, error) {
-		list, err := schedules.List(ctx)
-		skipped := make(map[string]int64, len(list))
-		for id, schedule := range list {
-			skipped[id] = schedule.SkippedOverlaps
-		}
-		return skipped, err
-	})
-	runs := &activities.Runs{Store: s, Metrics: metrics, Describe: schedules.Describe}
-	in := intake.New(s, intake.Settings{Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode()}, log)
+	runs := &activities.Runs{Store: s, Metrics: o.metrics, Describe: o.schedules.Describe}
+	in := intake.New(s, intake.Settings{Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode()}, o.log)
 	return &jobs{
 		activities: worker.Activities{
 			Subscriptions: &activities.Subscriptions{Store: s, Runs: runs},
