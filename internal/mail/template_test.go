@@ -57,7 +57,7 @@ func TestRenderLocales(t *testing.T) {
 	for _, locale := range chinese {
 		subject, _, html, err := mail.Render(mail.AccessExpired, locale, mail.AccessEnd{PlanName: "Pro"})
 		require.NoError(t, err)
-		require.Equal(t, "您的 Pro 使用权限已到期", subject, locale)
+		require.Equal(t, "您的“Pro”使用权限已到期", subject, locale)
 		require.Contains(t, html, `<html lang="zh-CN">`)
 	}
 	for _, locale := range english {
@@ -98,7 +98,7 @@ func TestRenderInstants(t *testing.T) {
 		data := mail.AccessEnd{PlanName: "Pro", EndedAt: time.Date(2026, 11, 30, 18, 30, 59, 0, time.UTC), TimeZone: c.zone}
 		_, text, html, err := mail.Render(mail.AccessExpired, "en", data)
 		require.NoError(t, err)
-		require.Contains(t, text, "has ended on "+c.en+".", c.zone)
+		require.Contains(t, text, "ended on "+c.en+".", c.zone)
 		require.Contains(t, html, strings.ReplaceAll(c.en, "+", "&#43;"), c.zone)
 		_, text, _, err = mail.Render(mail.AccessExpired, "zh-CN", data)
 		require.NoError(t, err)
