@@ -134,12 +134,7 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 
 	a := &apiServer{listener: listener, pools: pools, failed: make(chan error, 1)}
 	a.reader = access.NewReader(store.New(pools.access))
-	a.intake = intake.New(store.New(pools.intake), intake.Settings{
-		Owner: o.config.InstanceID, Leeway: o.config.RenewalLeeway, Livemode: o.config.Livemode(),
-		OnResult: func(eventType, outcome string) {
-			o.metrics.WebhookApplied.WithLabelValues(telemetry.EventType(eventType), outcome).Inc()
-		},
-	}, o.log)
+	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics), o.log)
 	a.server = api.New(api.Parts{
 		Access: a.reader, Keys: store.New(pools.access), Store: rest,
 		Webhooks:  api.Webhooks{Intake: a.intake, Secrets: o.config.WebhookKeys()},
@@ -152,6 +147,16 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 		}
 	}()
 	return a, nil
+}
+
+// intakeSettings are the same where events come in and where the job applies what was left.
+func intakeSettings(c config.Config, metrics *telemetry.Metrics) intake.Settings {
+	return intake.Settings{
+		Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode(),
+		OnResult: func(eventType, outcome string) {
+			metrics.WebhookApplied.WithLabelValues(telemetry.EventType(eventType), outcome).Inc()
+		},
+	}
 }
 
 // openAPIPools: the sum of the connections, 20, is what one API process takes of max_connections.

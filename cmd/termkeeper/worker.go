@@ -185,7 +185,7 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 		}
 	}
 	runs := &activities.Runs{Store: s, Metrics: o.metrics, Describe: o.schedules.Describe}
-	in := intake.New(s, intake.Settings{Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode()}, o.log)
+	in := intake.New(s, intakeSettings(c, o.metrics), o.log)
 	return &jobs{
 		activities: worker.Activities{
 			Subscriptions: &activities.Subscriptions{Store: s, Runs: runs},
