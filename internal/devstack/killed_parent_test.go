@@ -98,7 +98,7 @@ func killParent(t *testing.T, as *syscall.Credential) {
 	for name, path := range map[string]string{"parent": os.Args[0], "temporal": temporalBinary(t)} {
 		program, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), program, 0o755)) //nolint:gosec // G306: a program for another user.
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), program, 0o755))
 	}
 
 	first := startParent(t, dir, as)

@@ -142,7 +142,7 @@ func TestPostgresSaysWhyItDoesNotStart(t *testing.T) {
 func TestPostgresUnderClosedFolders(t *testing.T) {
 	t.Parallel()
 	closed := t.TempDir()
-	require.NoError(t, os.Chmod(closed, 0o700)) //nolint:gosec // G302: a folder must be entered by its owner.
+	require.NoError(t, os.Chmod(closed, 0o700))
 	dir := filepath.Join(closed, "postgres")
 	p := startPostgres(t, devstack.PostgresOptions{DataDir: dir})
 	require.Equal(t, "on", query(t, p.URL("postgres"), "SELECT current_setting('is_superuser')"))

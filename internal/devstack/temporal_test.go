@@ -90,7 +90,7 @@ func TestTemporalSaysWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "temporal")
-	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no such luck\nexit 4\n"), 0o700)) //nolint:gosec // G306: a program.
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no such luck\nexit 4\n"), 0o700))
 	_, err := devstack.StartTemporal(t.Context(), devstack.TemporalOptions{Binary: program, Namespace: "n", LogFile: filepath.Join(dir, "log")})
 	require.ErrorContains(t, err, "exit status 4: no such luck")
 

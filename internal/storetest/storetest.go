@@ -18,45 +18,45 @@ const poolSize = 16
 
 // New returns a pool on a database of the test's own, with the newest schema and no rows. Both are gone after the
 // test; the database of a failed test stays, and the test says where. Without a server the test fails.
-func New(t testing.TB) *pgxpool.Pool {
-	t.Helper()
-	config, err := pgxpool.ParseConfig(NewURL(t))
+func New(tb testing.TB) *pgxpool.Pool {
+	tb.Helper()
+	config, err := pgxpool.ParseConfig(NewURL(tb))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	config.MaxConns = poolSize
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	pool, err := pgxpool.NewWithConfig(tb.Context(), config)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(pool.Close) // before the database is dropped: cleanups run last one first
+	tb.Cleanup(pool.Close) // before the database is dropped: cleanups run last one first
 	return pool
 }
 
 // NewURL is New for a test that opens its own connections: it returns the superuser's URL of the database.
-func NewURL(t testing.TB) string {
-	t.Helper()
+func NewURL(tb testing.TB) string {
+	tb.Helper()
 	server := os.Getenv("TERMKEEPER_TEST_DATABASE_URL")
 	if server == "" {
-		t.Fatal("this test needs PostgreSQL: run the tests with `make test`, or set TERMKEEPER_TEST_DATABASE_URL to a superuser's URL")
+		tb.Fatal("this test needs PostgreSQL: run the tests with `make test`, or set TERMKEEPER_TEST_DATABASE_URL to a superuser's URL")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	name := "test_" + strings.ToLower(rand.Text())
 	if err := clone(ctx, server, name); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	address, err := onDatabase(server, name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the database of this failed test stays: %s", address)
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the database of this failed test stays: %s", address)
 			return
 		}
-		if err := drop(context.WithoutCancel(t.Context()), server, name); err != nil {
-			t.Error(err)
+		if err := drop(context.WithoutCancel(tb.Context()), server, name); err != nil {
+			tb.Error(err)
 		}
 	})
 	return address

@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return 2, errors.New("name the command to run: withstack -- go test ./...")
+		return 2, errors.New("name the command to run, for instance: withstack -- go test ./internal/store")
 	}
 	const unavailable = 3
 	bin, err := devstack.EnsurePostgres(ctx, stderr)
@@ -82,14 +82,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	go func() {
 		select {
 		case <-postgres.Done():
-			cancel(fmt.Errorf("PostgreSQL ended before the command did: %w", postgres.Err()))
+			cancel(fmt.Errorf("the PostgreSQL server ended before the command did: %w", postgres.Err()))
 		case <-temporal.Done():
-			cancel(fmt.Errorf("Temporal ended before the command did: %w", temporal.Err()))
+			cancel(fmt.Errorf("the Temporal server ended before the command did: %w", temporal.Err()))
 		case <-ctx.Done():
 		}
 	}()
 
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // G204: running what the caller names is its purpose.
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, stdout, stderr
