@@ -14,9 +14,9 @@ const (
 	// leaveEarly is how long before its next tick a run that lingers ends, so that the tick finds nothing running. A run
 	// of a short cadence leaves a fifth of it.
 	leaveEarly = 2 * time.Second
-	// lastCall is how long before the tick it ends when a row is known to become due in those seconds. That is enough
-	// for the server to close the run.
-	lastCall = 200 * time.Millisecond
+	// lastCall is how long before the tick it ends when a row is known to become due in those seconds. Where the server has
+	// not closed the run by the tick, it starts the next one right after.
+	lastCall = 50 * time.Millisecond
 	// lookEvery is how often a waiting run looks for a row that was written meanwhile.
 	lookEvery = 100 * time.Millisecond
 	// heartbeatAfter is the part of the heartbeat time-out that passes before the first heartbeat: each one that reaches
@@ -85,9 +85,9 @@ func (p *pace) beat() {
 	}
 }
 
-// wait is for a run that found nothing to do: until wake from now, looking up at least every tenth of a second. due is
-// how long it is until a row is known to become due, zero when none is. It reports false when the run must not wait
-// (any more); that is the end of the run, whose successor comes with the next tick.
+// wait is for a run that found nothing to do: until the next look, at most a tenth of a second. due is how long it is
+// until a row is known to become due, zero when one is due and cannot be had. It reports false when the run must not
+// wait (any more); that is the end of the run, whose successor comes with the next tick.
 func (p *pace) wait(ctx context.Context, due time.Duration) bool {
 	if p.linger <= 0 {
 		return false

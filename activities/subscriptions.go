@@ -54,7 +54,7 @@ type expiry struct {
 
 	lookedAll time.Time     // when untilNextEnd last looked from the beginning
 	lookTook  time.Duration // and how long that took
-	past      time.Time     // the latest end that a look from the beginning found nothing due before
+	past      time.Time     // the database's clock at that look
 }
 
 // pass goes once over everything that is due, from the beginning, to find what was locked the last time.
@@ -147,7 +147,7 @@ func (e *expiry) retrySetAside(ctx context.Context, now time.Time) error {
 // is fast but for the minutes after a big drain, when it walks dead entries until vacuum has come.
 const lookShare = 20
 
-// untilNextEnd is how long it is until the next end, not above zero when one is due, zero as well when none is known.
+// untilNextEnd is how long it is until the next end, below zero when one is due.
 func (e *expiry) untilNextEnd(ctx context.Context) (time.Duration, error) {
 	if begun := time.Now(); begun.Sub(e.lookedAll) >= max(lookEvery, lookShare*e.lookTook) || e.past.IsZero() {
 		end, now, err := e.store.NextEnd(ctx)
@@ -158,7 +158,7 @@ func (e *expiry) untilNextEnd(ctx context.Context) (time.Duration, error) {
 	return until(end, now), err
 }
 
-// until is a wait of at least a microsecond for what lies ahead; below zero for what is due.
+// until is how long it is until at: below zero for what is due, noneKnown for the zero time.
 func until(at, now time.Time) time.Duration {
 	switch {
 	case at.IsZero():

@@ -16,11 +16,11 @@ const TopicAccessEnded = "access.ended"
 
 // freshFacts are those that were never tried. One whose dispatch failed has a next attempt and is tried alone.
 // The cursor spares each batch the dead entries of the earlier ones.
-const freshFacts = `SELECT id FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL AND id > $3::uuid ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`
+const freshFacts = `SELECT ctid, id, topic, subscription_id, user_id, created_at FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL AND id > $3::uuid ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`
 
-const oneFact = `SELECT id FROM outbox WHERE id = $3::uuid AND status = 'pending' FOR UPDATE SKIP LOCKED`
+const oneFact = `SELECT ctid, id, topic, subscription_id, user_id, created_at FROM outbox WHERE id = $3::uuid AND status = 'pending' FOR UPDATE SKIP LOCKED`
 
-// The statements turn facts into deliveries: a mail where the user has an address and no other subscription gives
+// The statements find their rows again by ctid: by id, a big backlog is read as a whole for every batch. They turn facts into deliveries: a mail where the user has an address and no other subscription gives
 // access. The id of a delivery carries its fact's instant, so that deliveries of one subscription are in the order of
 // their facts. The domain of the Message-ID is a name that cannot exist (RFC 2606): the id is what must be unique.
 const (
@@ -30,10 +30,10 @@ const (
 	dispatchHead = `WITH f AS MATERIALIZED (`
 	dispatchTail = `),
 a AS MATERIALIZED (
-	SELECT o.id, o.topic, o.subscription_id, o.user_id, o.created_at, u.email,
-		CASE WHEN o.topic = 'access.ended' THEN EXISTS (SELECT 1 FROM subscriptions s
-			WHERE s.user_id = o.user_id AND s.id IS DISTINCT FROM o.subscription_id AND gives_access(s, $1)) END AS still
-	FROM outbox o LEFT JOIN users u ON u.id = o.user_id WHERE o.id IN (SELECT id FROM f)),
+	SELECT f.ctid, f.id, f.topic, f.subscription_id, f.user_id, f.created_at, u.email,
+		CASE WHEN f.topic = 'access.ended' THEN EXISTS (SELECT 1 FROM subscriptions s
+			WHERE s.user_id = f.user_id AND s.id IS DISTINCT FROM f.subscription_id AND gives_access(s, $1)) END AS still
+	FROM f LEFT JOIN users u ON u.id = f.user_id),
 d AS (INSERT INTO deliveries (id, outbox_id, channel, target, topic, subscription_id, user_id, next_attempt_at, message_id, created_at)
 	SELECT n.id, a.id, 'email', a.email, a.topic, a.subscription_id, a.user_id, $1, n.id || '@termkeeper.invalid', $1
 	FROM a CROSS JOIN LATERAL (SELECT uuid_v7(a.created_at) AS id) n
@@ -42,7 +42,7 @@ d AS (INSERT INTO deliveries (id, outbox_id, channel, target, topic, subscriptio
 	RETURNING 1),
 m AS (UPDATE outbox o SET status = 'dispatched', dispatched_at = $1, next_attempt_at = NULL, last_error = NULL,
 		payload = CASE WHEN a.still IS NULL THEN o.payload ELSE jsonb_build_object('still_has_access', a.still) END
-	FROM a WHERE o.id = a.id AND o.status = 'pending' RETURNING 1)
+	FROM a WHERE o.ctid = a.ctid AND o.status = 'pending' RETURNING 1)
 SELECT (SELECT count(*) FROM m), (SELECT count(*) FROM d), (SELECT id::text FROM f ORDER BY id DESC LIMIT 1)`
 )
 
@@ -118,14 +118,15 @@ func (s *Store) DeferredFacts(ctx context.Context, now time.Time, limit int) ([]
 	return ids, nil
 }
 
-// nextOutboxWork: each part is one probe of a partial index. A channel that is paused makes nothing due before its end.
+// nextOutboxWork: each part is one probe of a partial index, in an order that only this index has: for EXISTS the planner
+// may read the whole table in the hope of an early hit. A channel that is paused makes nothing due before its end.
 const nextOutboxWork = `SELECT LEAST(
-	(SELECT clock_timestamp() WHERE EXISTS (SELECT 1 FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL)),
+	(SELECT clock_timestamp() FROM (SELECT id FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL ORDER BY id LIMIT 1) fresh),
 	(SELECT min(next_attempt_at) FROM outbox WHERE status = 'pending'),
-	(SELECT GREATEST(c.paused_until, LEAST(
+	(SELECT GREATEST(c.paused_until, w.at) FROM delivery_channels c CROSS JOIN (SELECT LEAST(
 		(SELECT next_attempt_at FROM deliveries WHERE status = 'pending' AND channel = 'email' ORDER BY next_attempt_at, id LIMIT 1),
-		(SELECT leased_until FROM deliveries WHERE status = 'sending' ORDER BY leased_until LIMIT 1)))
-		FROM delivery_channels c WHERE c.channel = 'email' AND EXISTS (SELECT 1 FROM deliveries WHERE status IN ('pending', 'sending')))),
+		(SELECT leased_until FROM deliveries WHERE status = 'sending' ORDER BY leased_until LIMIT 1)) AS at) w
+		WHERE c.channel = 'email' AND w.at IS NOT NULL)),
 	clock_timestamp()`
 
 // NextOutboxWork is when the next fact or delivery wants something, in the past when one does now, and the database's
