@@ -2,12 +2,15 @@ package api
 
 import (
 	"net/mail"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
 	_ "time/tzdata" // the names of time zones are known on a machine without them too
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
 
 	"termkeeper/internal/subscription"
 )
@@ -73,6 +76,20 @@ func (e *fieldErrors) timeZone(pointer, value string) {
 	if _, err := time.LoadLocation(value); err != nil || value == "" || value == "Local" {
 		e.add(pointer, "must be a time zone of the IANA database like Europe/Berlin")
 	}
+}
+
+// pathText is a parameter of the path. Where the path is not in the canonical form, for instance with a %2F in it, the
+// router matches it as it was sent and hands out the parts as they are.
+func pathText(c echo.Context, name string) string {
+	value := c.Param(name)
+	if c.Request().URL.RawPath == "" {
+		return value
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil { // net/http has refused such a path before
+		return value
+	}
+	return decoded
 }
 
 // parseInstant reads RFC 3339 and truncates to the microseconds that the database keeps. detail says what is wrong.

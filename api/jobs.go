@@ -86,6 +86,9 @@ func health(job workflows.Job, paused bool, last store.LastRun, now time.Time) s
 	}
 }
 
+// listDeadline is how long the list waits for Temporal before it says what the database knows.
+const listDeadline = 1500 * time.Millisecond
+
 // all shows every job of the catalog: runs from the database, the state of the schedules from Temporal where it answers.
 func (j jobRoutes) all(ctx context.Context) ([]jobJSON, error) {
 	last, err := j.store.LastRuns(ctx, workflows.JobIDs())
@@ -96,7 +99,9 @@ func (j jobRoutes) all(ctx context.Context) ([]jobJSON, error) {
 	if err != nil {
 		return nil, err
 	}
-	schedules, err := j.schedules.List(ctx)
+	asking, cancel := context.WithTimeout(ctx, listDeadline)
+	defer cancel()
+	schedules, err := j.schedules.List(asking)
 	known := err == nil
 	if err != nil && !errors.Is(err, temporalclient.ErrUnavailable) {
 		return nil, err
@@ -140,7 +145,7 @@ func (j jobRoutes) list(c echo.Context) error {
 // job is the job of the path.
 func (j jobRoutes) job(c echo.Context) (workflows.Job, error) {
 	for _, job := range workflows.Catalog() {
-		if job.ID == c.Param("job") {
+		if job.ID == pathText(c, "job") {
 			return job, nil
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"sync/atomic"
@@ -117,19 +118,27 @@ func secureAnswers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// limitBodies refuses a body that says it is too large and cuts one that does not say so. Nothing is decompressed.
+// limitBodies lets nobody read more than maxBody of a body, and nothing at all of one that says it is larger. Nothing is
+// decompressed.
 func limitBodies(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if r.ContentLength > maxBody {
-			return &http.MaxBytesError{Limit: maxBody}
-		}
-		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = tooLargeBody{r.Body}
+		} else if r.Body != nil && r.Body != http.NoBody {
 			r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, maxBody)
 		}
 		return next(c)
 	}
 }
+
+// tooLargeBody answers the first reading with the error of http.MaxBytesReader.
+type tooLargeBody struct {
+	io.Closer
+}
+
+// Read refuses.
+func (tooLargeBody) Read([]byte) (int, error) { return 0, &http.MaxBytesError{Limit: maxBody} }
 
 // within ends the work on a request after d.
 func within(d time.Duration) echo.MiddlewareFunc {

@@ -174,7 +174,7 @@ func (p planRoutes) change(c echo.Context) error {
 	if present["key"] {
 		return invalid(FieldError{"/key", "cannot be changed; subscriptions name it"})
 	}
-	written, err := p.store.ChangePlan(c.Request().Context(), c.Param("key"), func(plan *store.Plan) error { return in.into(plan, present) })
+	written, err := p.store.ChangePlan(c.Request().Context(), pathText(c, "key"), func(plan *store.Plan) error { return in.into(plan, present) })
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (p planRoutes) change(c echo.Context) error {
 }
 
 func (p planRoutes) one(c echo.Context) error {
-	plan, err := p.store.Plan(c.Request().Context(), c.Param("key"))
+	plan, err := p.store.Plan(c.Request().Context(), pathText(c, "key"))
 	if err != nil {
 		return err
 	}

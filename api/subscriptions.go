@@ -262,7 +262,7 @@ func (s subscriptionRoutes) history(c echo.Context) error {
 
 // pathID is the id in the path. What is no UUID names nothing.
 func pathID(c echo.Context, what string) (string, error) {
-	id, err := uuid.Parse(c.Param("id"))
+	id, err := uuid.Parse(pathText(c, "id"))
 	if err != nil {
 		return "", notFound(what)
 	}

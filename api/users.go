@@ -40,7 +40,7 @@ func (u userRoutes) put(c echo.Context) error {
 	if _, err := bind(c, &in); err != nil {
 		return err
 	}
-	user := store.User{ID: c.Param("id")}
+	user := store.User{ID: pathText(c, "id")}
 	var errs fieldErrors
 	errs.line("/id", user.ID, maxID, true)
 	if in.Email != nil {
@@ -73,7 +73,7 @@ func (u userRoutes) put(c echo.Context) error {
 }
 
 func (u userRoutes) one(c echo.Context) error {
-	id := c.Param("id")
+	id := pathText(c, "id")
 	var errs fieldErrors
 	errs.line("/id", id, maxID, true)
 	if err := errs.err(); err != nil {
@@ -94,7 +94,7 @@ func (u userRoutes) linkCustomer(c echo.Context) error {
 	if _, err := bind(c, &in); err != nil {
 		return err
 	}
-	id := c.Param("id")
+	id := pathText(c, "id")
 	var errs fieldErrors
 	errs.line("/id", id, maxID, true)
 	errs.line("/customer_id", in.CustomerID, maxID, true)

@@ -83,6 +83,10 @@ func (w webhookEventRoutes) replay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	var in struct{}
+	if _, err := bind(c, &in); err != nil {
+		return err
+	}
 	if err := w.intake.Replay(c.Request().Context(), id); err != nil {
 		return err
 	}
