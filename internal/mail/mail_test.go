@@ -115,7 +115,7 @@ func requireOnly(t *testing.T, err, want error) {
 
 func TestSendToNobodyListening(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
@@ -129,7 +129,7 @@ func TestSendToNobodyListening(t *testing.T) {
 // A server that accepts and then says nothing must not hold a sender for longer than its context.
 func TestSendStopsWithItsContext(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -246,7 +246,7 @@ func (s *loginSession) Mail(string, *smtp.MailOptions) error {
 func TestSendLogsIn(t *testing.T) {
 	t.Parallel()
 	for _, right := range []bool{true, false} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		server := smtp.NewServer(loginServer{right: right})
 		server.AllowInsecureAuth = true

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrMalformed: the payload is not a JSON object with a usable id. A webhook is then answered 400 and not stored.
+// ErrMalformed says that the payload is not a JSON object with a usable id. A webhook is then answered 400 and not stored.
 var ErrMalformed = errors.New("malformed payload")
 
 // ObjectThinEvent is the `object` of Stripe's thin events. They carry no snapshot of what they are about.

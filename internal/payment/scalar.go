@@ -45,11 +45,8 @@ func (i *instant) UnmarshalJSON(raw []byte) error {
 		i.Time = second(string(raw))
 		return nil
 	}
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return nil
-	}
-	if at, err := time.Parse(time.RFC3339, s); err == nil && at.Unix() > 0 {
+	var at time.Time // reads RFC 3339 only
+	if json.Unmarshal(raw, &at) == nil && at.Unix() > 0 {
 		i.Time = at.UTC().Truncate(time.Second)
 	}
 	return nil

@@ -2,7 +2,6 @@ package payment_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -33,13 +32,13 @@ func stripeClient(t *testing.T, options simulator.Options) (*simulator.Simulator
 	return sim, client.New("sk_test_simulated", &stripe.Backends{API: backend, Connect: backend, Uploads: backend})
 }
 
-func makePrice(t *testing.T, api *client.API, interval string) *stripe.Price {
+func makePrice(t *testing.T, api *client.API) *stripe.Price {
 	t.Helper()
 	product, err := api.Products.New(&stripe.ProductParams{Name: stripe.String("Pro")})
 	require.NoError(t, err)
 	price, err := api.Prices.New(&stripe.PriceParams{
 		Product: &product.ID, Currency: stripe.String("usd"), UnitAmount: stripe.Int64(2000),
-		Recurring: &stripe.PriceRecurringParams{Interval: stripe.String(interval)},
+		Recurring: &stripe.PriceRecurringParams{Interval: stripe.String("month")},
 	})
 	require.NoError(t, err)
 	got, err := api.Prices.Get(price.ID, nil)
@@ -82,7 +81,7 @@ func TestSimulatorSpeaksToStripeGo(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 31, 10, 0, 0, 0, time.UTC)
 	sim, api := stripeClient(t, simulator.Options{ClockStart: start})
-	price := makePrice(t, api, "month")
+	price := makePrice(t, api)
 	sub := makeSubscription(t, api, price, nil)
 	require.Equal(t, stripe.SubscriptionStatusActive, sub.Status)
 	require.Equal(t, "u_1", sub.Metadata["user_id"])
@@ -145,7 +144,7 @@ func TestSimulatorSpeaksToStripeGo(t *testing.T) {
 func TestSimulatorListsSubscriptions(t *testing.T) {
 	t.Parallel()
 	_, api := stripeClient(t, simulator.Options{})
-	price := makePrice(t, api, "month")
+	price := makePrice(t, api)
 	var made []string
 	for range 5 {
 		made = append([]string{makeSubscription(t, api, price, nil).ID}, made...)
@@ -171,7 +170,7 @@ func TestSimulatorListsSubscriptions(t *testing.T) {
 func requireStripeError(t *testing.T, err error, status int, code stripe.ErrorCode) {
 	t.Helper()
 	var refused *stripe.Error
-	require.True(t, errors.As(err, &refused), "%v", err)
+	require.ErrorAs(t, err, &refused)
 	require.Equal(t, status, refused.HTTPStatusCode)
 	require.Equal(t, code, refused.Code)
 }
@@ -195,7 +194,7 @@ func TestSimulatorRefusesAsStripeDoes(t *testing.T) {
 func TestSimulatorRenews(t *testing.T) {
 	t.Parallel()
 	sim, api := stripeClient(t, simulator.Options{ClockStart: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)})
-	sub := makeSubscription(t, api, makePrice(t, api, "month"), nil)
+	sub := makeSubscription(t, api, makePrice(t, api), nil)
 	end := time.Unix(sub.CurrentPeriodEnd, 0)
 
 	sim.AdvanceTo(end.Add(time.Minute))
@@ -217,7 +216,7 @@ func TestSimulatorRenews(t *testing.T) {
 func TestSimulatorFailsToRenew(t *testing.T) {
 	t.Parallel()
 	sim, api := stripeClient(t, simulator.Options{ClockStart: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)})
-	sub := makeSubscription(t, api, makePrice(t, api, "month"), nil)
+	sub := makeSubscription(t, api, makePrice(t, api), nil)
 	fails := true
 	require.True(t, sim.ChangeSubscription(sub.ID, simulator.SubscriptionChange{Fails: &fails}))
 	end := time.Unix(sub.CurrentPeriodEnd, 0)
@@ -247,7 +246,7 @@ func TestSimulatorEndsAndTrials(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	sim, api := stripeClient(t, simulator.Options{ClockStart: start})
-	price := makePrice(t, api, "month")
+	price := makePrice(t, api)
 	ending := makeSubscription(t, api, price, func(p *stripe.SubscriptionParams) { p.CancelAtPeriodEnd = stripe.Bool(true) })
 	early := makeSubscription(t, api, price, func(p *stripe.SubscriptionParams) { p.CancelAt = stripe.Int64(start.AddDate(0, 0, 10).Unix()) })
 	trial := makeSubscription(t, api, price, func(p *stripe.SubscriptionParams) { p.TrialPeriodDays = stripe.Int64(7) })
