@@ -45,8 +45,8 @@ func roleNamed(name string) role {
 const (
 	// keyAge is how long a key is taken from memory. A revoked key stops within this and the time of a look-up.
 	keyAge = time.Second
-	// keyDeadline bounds a look-up. With the access check after it, an answer comes within 500 ms.
-	keyDeadline = 400 * time.Millisecond
+	// keyDeadline bounds a look-up, which is a part of an access check.
+	keyDeadline = accessDeadline
 )
 
 // identity is who asks.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,8 +67,15 @@ func TestJobsWithoutTemporal(t *testing.T) {
 	require.Equal(t, []any{run}, s.must(t, http.StatusOK, http.MethodGet, "/v1/jobs/subscription-expiry/runs", "")["data"])
 	require.Empty(t, s.must(t, http.StatusOK, http.MethodGet, "/v1/jobs/webhook-apply/runs", "")["data"])
 	s.do(t, roleOperator, http.MethodGet, "/v1/jobs/nothing/runs", "").requireProblem(t, http.StatusNotFound, "not_found")
-	for _, action := range []string{"trigger", "pause", "unpause"} {
-		a := s.do(t, roleOperator, http.MethodPost, "/v1/jobs/subscription-expiry/"+action, "")
+	var answers [3]answer
+	var wait sync.WaitGroup
+	for i, action := range []string{"trigger", "pause", "unpause"} {
+		wait.Go(func() {
+			answers[i] = s.do(t, roleOperator, http.MethodPost, "/v1/jobs/subscription-expiry/"+action, "")
+		})
+	}
+	wait.Wait()
+	for _, a := range answers {
 		a.requireProblem(t, http.StatusServiceUnavailable, "temporal_unavailable")
 		require.NotEmpty(t, a.header.Get("Retry-After"))
 	}

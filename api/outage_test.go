@@ -2,8 +2,11 @@ package api
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,31 +37,52 @@ func TestWithoutTheDatabase(t *testing.T) {
 			require.NoError(t, err)
 			go func() { _ = s.server.Serve(listener) }()
 			t.Cleanup(func() { _ = s.server.http.Close() })
-			ask := func(as role, method, path string) answer {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				request, err := http.NewRequestWithContext(ctx, method, "http://"+listener.Addr().String()+path, nil)
-				require.NoError(t, err)
-				request.Header.Set("Authorization", "Bearer "+s.keys[as])
-				response, err := http.DefaultClient.Do(request)
-				require.NoError(t, err)
-				return answer{response.StatusCode, response.Header, readAll(t, response.Body)}
-			}
-			require.Equal(t, true, ask(roleAccess, http.MethodGet, "/v1/access?user_id=u_1").field(t, "allowed"))
-			fail(proxy)
-			for range 3 { // with the key in memory, and without
-				a := ask(roleAccess, http.MethodGet, "/v1/access?user_id=u_1")
-				a.requireProblem(t, http.StatusServiceUnavailable, "database_unavailable")
-				require.Equal(t, "1", a.header.Get("Retry-After"))
-			}
-			ask(roleAdmin, http.MethodGet, "/v1/access?user_id=u_1").requireProblem(t, http.StatusServiceUnavailable, "database_unavailable")
-			ask(roleOperator, http.MethodGet, "/v1/plans").requireProblem(t, http.StatusServiceUnavailable, "database_unavailable")
 			now := time.Now()
 			body := subscriptionEvent("evt_1", "u_1", now)
-			a := s.deliver(t, body, signature(secretNew, now, body))
-			a.requireProblem(t, http.StatusServiceUnavailable, "not_stored")
-			require.NotEmpty(t, a.header.Get("Retry-After"))
+			ask := func(as role, method, path string) (answer, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				request, err := http.NewRequestWithContext(ctx, method, "http://"+listener.Addr().String()+path, strings.NewReader(body))
+				if err != nil {
+					return answer{}, err
+				}
+				request.Header.Set("Authorization", "Bearer "+s.keys[as])
+				request.Header.Set("Stripe-Signature", signature(secretNew, now, body))
+				response, err := http.DefaultClient.Do(request)
+				if err != nil {
+					return answer{}, err
+				}
+				defer func() { _ = response.Body.Close() }()
+				read, err := io.ReadAll(response.Body)
+				return answer{response.StatusCode, response.Header, read}, err
+			}
+			before, err := ask(roleAccess, http.MethodGet, "/v1/access?user_id=u_1")
+			require.NoError(t, err)
+			require.Equal(t, true, before.field(t, "allowed"))
+			fail(proxy)
+			cases := []struct {
+				as           role
+				method, path string
+				code         string
+			}{
+				{roleAccess, http.MethodGet, "/v1/access?user_id=u_1", "database_unavailable"}, // its key is still in memory
+				{roleAdmin, http.MethodGet, "/v1/access?user_id=u_1", "database_unavailable"},  // its key is not
+				{roleOperator, http.MethodGet, "/v1/plans", "database_unavailable"},
+				{public, http.MethodPost, "/v1/webhooks/stripe", "not_stored"},
+			}
+			answers, errs := make([]answer, len(cases)), make([]error, len(cases))
+			var wait sync.WaitGroup
+			for i, c := range cases {
+				wait.Go(func() { answers[i], errs[i] = ask(c.as, c.method, c.path) })
+			}
+			wait.Wait()
+			for i, c := range cases {
+				require.NoError(t, errs[i], c.path)
+				answers[i].requireProblem(t, http.StatusServiceUnavailable, c.code)
+				require.NotEmpty(t, answers[i].header.Get("Retry-After"))
+			}
 			require.Zero(t, s.count(t, `SELECT count(*) FROM payment_webhook_events`))
+			proxy.cut() // ends what still waits
 		})
 	}
 	require.Less(t, accessDeadline, 500*time.Millisecond)

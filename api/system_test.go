@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -234,12 +233,4 @@ func (p *proxy) cut() {
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
-}
-
-func readAll(t *testing.T, r io.ReadCloser) []byte {
-	t.Helper()
-	body, err := io.ReadAll(r)
-	require.NoError(t, err)
-	require.NoError(t, r.Close())
-	return body
 }
