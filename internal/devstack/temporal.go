@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ type TemporalOptions struct {
 	DBFile string
 	// Port of the gRPC API on 127.0.0.1; 0 takes a free one.
 	Port int
-	// UIAddress is where the Web UI listens, host:port; port 0 takes a free one. Empty runs no UI.
+	// UIAddress is where the Web UI listens, host:port; no host is 127.0.0.1, port 0 a free one. Empty runs no UI.
 	UIAddress string
 	// Namespace is made if missing, with the history retention Retention.
 	Namespace string
@@ -92,7 +93,7 @@ func (t *Temporal) start(ctx context.Context, o TemporalOptions) error {
 	if o.UIAddress != "" {
 		host, port, err := net.SplitHostPort(o.UIAddress)
 		if err == nil {
-			uiHost = host
+			uiHost = cmp.Or(host, loopback)
 			uiPort, err = strconv.Atoi(port)
 		}
 		if err != nil {
@@ -123,8 +124,7 @@ func (t *Temporal) start(ctx context.Context, o TemporalOptions) error {
 		if err == nil {
 			return nil
 		}
-		taken := strings.Contains(output, "address already in use") || strings.Contains(output, "can't set frontend port") ||
-			strings.Contains(output, "can't set UI port")
+		taken := strings.Contains(output, "address already in use")
 		if taken && attempt < bindAttempts && (o.Port == 0 || o.UIAddress != "" && uiPort == 0) {
 			continue
 		}

@@ -205,7 +205,7 @@ func buildTemporal(ctx context.Context, bin string, out io.Writer) error {
 	cmd := exec.Command(goTool, "install", "github.com/temporalio/cli/cmd/temporal@"+temporalVersion) //nolint:noctx // Stopped below, with its group.
 	cmd.Dir = bin
 	// The flags of the module around the caller (-mod=vendor, -modfile=…) are not for this build.
-	cmd.Env = append(os.Environ(), "GOBIN="+bin, "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOBIN="+bin, "GOFLAGS=", "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	build, err := startChild(cmd, syscall.SIGTERM)
 	if err != nil {
