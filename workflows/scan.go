@@ -22,19 +22,18 @@ func scheduledStart(ctx workflow.Context) time.Time {
 	return at
 }
 
-// deadlineBudgets is how many budgets a run may last in all, with its retries and its waiting for a worker.
+// deadlineBudgets is how many budgets a run may last in all, with its retries and its waiting for a worker. The schedule
+// gives it to the server as the time-out of the execution; one that was started by hand may have none, and its row is
+// closed after the same time.
 const deadlineBudgets = 3
 
 // drain is the shape of a job whose activity loops over batches by itself. In the ordinary case that is one activity. It
 // is repeated when a worker was stopped in the middle, within the budget; what is left then is the next tick's.
 func drain(ctx workflow.Context, in Scan, do any) (Tally, error) {
 	info := workflow.GetInfo(ctx)
-	lasts := info.WorkflowExecutionTimeout
-	if lasts == 0 { // somebody started it by hand, without the schedule's time-out
-		lasts = deadlineBudgets * in.Budget.Std()
-	}
 	run := activities.Run{
-		Scan: in, ScheduledAt: scheduledStart(ctx), PublishedAt: info.WorkflowStartTime, DeadlineAt: info.WorkflowStartTime.Add(lasts),
+		Scan: in, ScheduledAt: scheduledStart(ctx), PublishedAt: info.WorkflowStartTime,
+		DeadlineAt: info.WorkflowStartTime.Add(deadlineBudgets * in.Budget.Std()),
 	}
 	var total Tally
 	for {
