@@ -76,7 +76,7 @@ func TestBindNamesWhatIsWrong(t *testing.T) {
 	} {
 		var in bound
 		_, err := decode([]byte(body), &in)
-		var p *Problem
+		var p *problemError
 		require.ErrorAs(t, err, &p, body)
 		require.Equal(t, "invalid_request", p.Code, body)
 		var got []string
@@ -88,7 +88,7 @@ func TestBindNamesWhatIsWrong(t *testing.T) {
 	for _, body := range []string{"[]", "null", "1", `"x"`, "{", "{}{}", "{} x", `{"name":}`, "{'name':1}", "{\"name\":\"\xff\"}", "\xef\xbb\xbf{}", `{"name":"a",}`} {
 		var in bound
 		_, err := decode([]byte(body), &in)
-		var p *Problem
+		var p *problemError
 		require.ErrorAs(t, err, &p, body)
 		require.Equal(t, "invalid_json", p.Code, body)
 	}
@@ -97,7 +97,7 @@ func TestBindNamesWhatIsWrong(t *testing.T) {
 func TestBindBoundsDepthAndErrors(t *testing.T) {
 	t.Parallel()
 	var in bound
-	var p *Problem
+	var p *problemError
 	_, err := decode([]byte(`{"inner":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)+`}`), &in)
 	require.ErrorAs(t, err, &p)
 	require.Len(t, p.Errors, maxFieldErrors)
@@ -119,7 +119,7 @@ func FuzzBind(f *testing.F) {
 		var ours bound
 		present, err := decode(body, &ours)
 		if err != nil {
-			var p *Problem
+			var p *problemError
 			require.True(t, errors.As(err, &p) && p.Status == 400, "every refusal is a problem")
 			return
 		}

@@ -73,7 +73,7 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 				level = zap.InfoLevel
 			}
 			if entry := log.Check(level, "request"); entry != nil {
-				var seen *Problem
+				var seen *problemError
 				if errors.As(err, &seen) && status < http.StatusInternalServerError {
 					err = nil // the client was told all of it
 				}

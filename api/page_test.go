@@ -64,8 +64,10 @@ func TestListsAreWalkedWhole(t *testing.T) {
 		{"/v1/plans?", "key", `SELECT key FROM plans ORDER BY key`},
 		{"/v1/subscriptions?", "id", `SELECT id::text FROM subscriptions ORDER BY id`},
 		{"/v1/subscriptions?user_id=u_1&status=active&", "id", `SELECT id::text FROM subscriptions WHERE user_id = 'u_1' AND status = 'active' ORDER BY id`},
-		{"/v1/subscriptions?expiring_before=2100-01-09T00:00:00Z&", "id",
-			`SELECT id::text FROM subscriptions WHERE status = 'active' AND access_until < '2100-01-09' ORDER BY access_until, id`},
+		{
+			"/v1/subscriptions?expiring_before=2100-01-09T00:00:00Z&", "id",
+			`SELECT id::text FROM subscriptions WHERE status = 'active' AND access_until < '2100-01-09' ORDER BY access_until, id`,
+		},
 		{"/v1/webhook-events?", "id", `SELECT id::text FROM payment_webhook_events ORDER BY id DESC`},
 		{"/v1/webhook-events?status=pending&", "id", `SELECT id::text FROM payment_webhook_events WHERE status = 'pending' ORDER BY id DESC`},
 		{"/v1/jobs/subscription-expiry/runs?", "run_id", `SELECT run_id FROM job_runs ORDER BY started_at DESC, run_id DESC`},

@@ -47,8 +47,11 @@ func TestPlanChangesOnlyWhatIsGiven(t *testing.T) {
 	made["name"], made["stripe_price_ids"], made["updated_at"] = "Pro 2", []any{"price_1", "price_2"}, changed["updated_at"]
 	require.Equal(t, made, changed, "its own price is not taken by itself")
 	changed = s.must(t, http.StatusOK, http.MethodPatch, "/v1/plans/pro", `{"name":null,"features":null,"stripe_price_ids":null,"price":null,"duration":null,"grace_period":null,"refund_policy":null}`)
-	require.Equal(t, []any{"", []any{}, []any{}, nil, nil, "0s", "keep"}, []any{changed["name"], changed["features"], changed["stripe_price_ids"],
-		changed["price"], changed["duration"], changed["grace_period"], changed["refund_policy"]})
+	for field, value := range map[string]any{
+		"name": "", "features": []any{}, "stripe_price_ids": []any{}, "price": nil, "duration": nil, "grace_period": "0s", "refund_policy": "keep",
+	} {
+		require.Equal(t, value, changed[field], field)
+	}
 	s.do(t, roleAdmin, http.MethodPatch, "/v1/plans/none", `{}`).requireProblem(t, http.StatusNotFound, "not_found")
 }
 

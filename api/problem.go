@@ -16,8 +16,8 @@ import (
 	"termkeeper/internal/temporalclient"
 )
 
-// Problem is an error as the client sees it, by RFC 9457.
-type Problem struct {
+// problemError is an error as the client sees it, by RFC 9457.
+type problemError struct {
 	Type      string       `json:"type"`
 	Title     string       `json:"title"`
 	Status    int          `json:"status"`
@@ -36,14 +36,14 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
-func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
+func (p *problemError) Error() string { return p.Code + ": " + p.Detail }
 
-func problem(status int, code, detail string) *Problem {
-	return &Problem{Type: "urn:termkeeper:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
+func problem(status int, code, detail string) *problemError {
+	return &problemError{Type: "urn:termkeeper:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
 }
 
 // invalid is a 400 that names the wrong fields.
-func invalid(errs ...FieldError) *Problem {
+func invalid(errs ...FieldError) *problemError {
 	p := problem(http.StatusBadRequest, "invalid_request", "Some fields are wrong; errors says which.")
 	if len(errs) == 1 {
 		p.Detail = errs[0].Pointer + " " + errs[0].Detail
@@ -53,19 +53,19 @@ func invalid(errs ...FieldError) *Problem {
 }
 
 // unavailable is a 503 with the seconds after which another try makes sense.
-func unavailable(code, detail, retryAfter string) *Problem {
+func unavailable(code, detail, retryAfter string) *problemError {
 	p := problem(http.StatusServiceUnavailable, code, detail)
 	p.retryAfter = retryAfter
 	return p
 }
 
-func notFound(what string) *Problem {
+func notFound(what string) *problemError {
 	return problem(http.StatusNotFound, "not_found", "There is no such "+what+".")
 }
 
 // problemOf is the one place where errors become answers.
-func problemOf(err error) *Problem {
-	var known *Problem
+func problemOf(err error) *problemError {
+	var known *problemError
 	var tooLarge *http.MaxBytesError
 	var routing *echo.HTTPError
 	switch {
@@ -102,7 +102,7 @@ func problemOf(err error) *Problem {
 	}
 }
 
-func routingProblem(err *echo.HTTPError) *Problem {
+func routingProblem(err *echo.HTTPError) *problemError {
 	switch err.Code {
 	case http.StatusNotFound:
 		return problem(http.StatusNotFound, "not_found", "There is nothing at this path.")

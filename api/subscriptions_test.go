@@ -49,7 +49,7 @@ func TestSubscriptionsAreMade(t *testing.T) {
 		require.Contains(t, byEnd, column)
 		require.Nil(t, byEnd[column], column)
 	}
-	require.Equal(t, 1.0, byEnd["version"])
+	require.EqualValues(t, 1, byEnd["version"])
 
 	_, lifetime := s.subscribe(t, `{"user_id":"u_2","plan":"open","lifetime":true}`)
 	require.Nil(t, lifetime["expires_at"])
@@ -121,7 +121,7 @@ func TestSubscriptionActionsOfOurs(t *testing.T) {
 	require.Equal(t, "active", reason())
 	canceled := act("cancel", `{}`)
 	require.Equal(t, "canceled", canceled["status"])
-	require.Equal(t, 7.0, canceled["version"])
+	require.EqualValues(t, 7, canceled["version"])
 	require.Equal(t, "canceled", reason())
 	for _, action := range []string{"cancel", "uncancel", "pause", "resume"} {
 		conflict(action, "")
@@ -176,6 +176,6 @@ func TestExtensionsAtOnceAddUp(t *testing.T) {
 	wait.Wait()
 	after := s.must(t, http.StatusOK, http.MethodGet, "/v1/subscriptions/"+id, "")
 	require.Equal(t, "2100-01-02T00:00:00Z", after["expires_at"])
-	require.Equal(t, 25.0, after["version"])
+	require.EqualValues(t, 25, after["version"])
 	require.Len(t, s.walk(t, fmt.Sprintf("/v1/subscriptions/%s/history?", id), "id", 200), 25)
 }

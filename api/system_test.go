@@ -106,7 +106,7 @@ func (a answer) requireProblem(t *testing.T, status int, code string) []string {
 	t.Helper()
 	require.Equal(t, status, a.status, string(a.body))
 	require.Equal(t, "application/problem+json", a.header.Get("Content-Type"))
-	var p Problem
+	var p problemError
 	decoder := json.NewDecoder(bytes.NewReader(a.body))
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&p))

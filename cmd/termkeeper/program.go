@@ -134,7 +134,7 @@ func databaseError(err error) error {
 	if errors.As(err, &network) {
 		err = network
 	}
-	return unreachable(fmt.Errorf("PostgreSQL cannot be reached (%w): check that it runs and that DATABASE_URL points at it", err)) //nolint:staticcheck // ST1005: a product name is written with a capital
+	return unreachable(fmt.Errorf("PostgreSQL cannot be reached (%w): check that it runs and that DATABASE_URL points at it", err))
 }
 
 // noArgs refuses arguments where a command takes none.

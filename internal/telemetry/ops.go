@@ -24,7 +24,7 @@ type OpsServer struct {
 // OpenOps listens on addr; port 0 takes a free one. ready returns why the process can not serve now, nil when it can;
 // what it returns is shown to whoever asks, so it names no secret.
 func OpenOps(addr string, m *Metrics, level zap.AtomicLevel, ready func(context.Context) error) (*OpsServer, error) {
-	listener, err := net.Listen("tcp", addr)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listening for health and metrics on %s: %w", addr, err)
 	}
