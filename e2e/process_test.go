@@ -130,6 +130,7 @@ type process struct {
 	cmd   *exec.Cmd
 	log   string        // the file with all that it says
 	ended chan struct{} // closed when it has ended
+	asked bool          // it was told to end
 }
 
 // start starts a command that runs until it is told to stop. What it said is shown when the test fails.
@@ -158,7 +159,7 @@ func (p program) start(t *testing.T, args ...string) *process {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it has ended already in most tests
 		<-c.ended
-		if t.Failed() {
+		if t.Failed() && !c.asked {
 			t.Logf("the end of what `%s` said:\n%s", c.name, c.tail())
 		}
 	})
@@ -245,6 +246,7 @@ func (p *process) stops(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	p.signal(t, s)
 	require.Zero(t, p.awaitEnd(t).ExitCode(), "`%s`\n%s", p.name, p.tail())
+	p.asked = true
 }
 
 // kill ends it with SIGKILL and waits until it is gone.
@@ -252,4 +254,5 @@ func (p *process) kill(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGKILL)
 	p.awaitEnd(t)
+	p.asked = true
 }
