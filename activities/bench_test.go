@@ -184,7 +184,6 @@ func (b *bench) lastRun(job string) store.Run {
 	return list[0]
 }
 
-
 // metrics is what a scrape would read.
 func (b *bench) metrics() string {
 	b.t.Helper()

@@ -142,8 +142,8 @@ func TestOnlyAScheduledRunWaits(t *testing.T) {
 			r.Offset = activities.Duration((r.Offset.Std() + time.Second) % longCadence)
 		}, store.TriggerManual},
 		"by hand, in the second of a tick": {[]temporalclient.Start{{RunID: testRunID, ScheduledAt: tick.Add(300 * time.Millisecond)}}, nil, store.TriggerManual},
-		"a copy of a scheduled one": {[]temporalclient.Start{{RunID: "another", ScheduledAt: tick}}, nil, store.TriggerManual},
-		"backfill": {nil, func(r *activities.Run) { r.ScheduledAt = r.ScheduledAt.Add(-time.Hour) }, store.TriggerBackfill},
+		"a copy of a scheduled one":        {[]temporalclient.Start{{RunID: "another", ScheduledAt: tick}}, nil, store.TriggerManual},
+		"backfill":                         {nil, func(r *activities.Run) { r.ScheduledAt = r.ScheduledAt.Add(-time.Hour) }, store.TriggerBackfill},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

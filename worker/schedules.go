@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -32,12 +33,14 @@ const (
 	owner           = "termkeeper"
 
 	// applyTries bounds the attempts to write one schedule while others write it too. The server drops a write that lost
-	// without an error, so each is read back.
-	applyTries = 8
+	// without an error, so each is read back; it also refuses to be asked about one schedule by several at once.
+	applyTries = 30
+	// applyPause is the longest wait between two attempts: the server takes a write in the background.
+	applyPause = 200 * time.Millisecond
 	// namespaceWait bounds the waiting for a namespace that somebody is making.
 	namespaceWait = 30 * time.Second
-	// applyPause is between an attempt and the reading back: the server takes a write in the background.
-	applyPause = 100 * time.Millisecond
+	// namespacePause is between two looks for it.
+	namespacePause = 500 * time.Millisecond
 )
 
 // Schedules are the schedules of the table of jobs in one environment.
@@ -52,11 +55,27 @@ type Schedules struct {
 var ErrForeign = errors.New("the schedule belongs to somebody else")
 
 // Apply creates the schedules that are missing and updates those that differ, and touches no other one. A paused one
-// stays paused and keeps its note. Any number of processes may apply at the same time.
+// stays paused and keeps its note. Any number of processes may apply at the same time. A namespace that somebody is
+// making is waited for, half a minute at most.
 func (s *Schedules) Apply(ctx context.Context) error {
-	if err := s.awaitNamespace(ctx); err != nil {
-		return err
+	giveUp := time.Now().Add(namespaceWait)
+	for {
+		err := s.applyAll(ctx)
+		var missing *serviceerror.NamespaceNotFound
+		switch {
+		case !errors.As(err, &missing):
+			return err
+		case time.Now().After(giveUp):
+			return fmt.Errorf("the namespace %s does not exist; make it with `temporal operator namespace create %s`, or set TEMPORAL_NAMESPACE right",
+				s.Client.Namespace, s.Client.Namespace)
+		}
+		if err := pause(ctx, namespacePause); err != nil {
+			return err
+		}
 	}
+}
+
+func (s *Schedules) applyAll(ctx context.Context) error {
 	for _, job := range s.Jobs {
 		if err := s.apply(ctx, job); err != nil {
 			return fmt.Errorf("applying the schedule %s: %w", job.ID, err)
@@ -71,17 +90,25 @@ func (s *Schedules) apply(ctx context.Context, job workflows.Job) error {
 		return err
 	}
 	var written []string
-	for range applyTries {
+	for try := range applyTries {
+		if try > 0 {
+			if err := pause(ctx, applyPause/2+rand.N(applyPause/2)); err != nil { //nolint:gosec // G404: jitter needs no secrecy.
+				return err
+			}
+		}
 		found, err := s.Client.WorkflowService().DescribeSchedule(ctx, &workflowservice.DescribeScheduleRequest{
 			Namespace: s.Client.Namespace, ScheduleId: job.ID,
 		})
 		var notFound *serviceerror.NotFound
+		var busy *serviceerror.ResourceExhausted
 		switch {
 		case errors.As(err, &notFound):
 			if err := s.create(ctx, job, wanted); err != nil {
 				return err
 			}
 			continue // somebody else may have been first, with other values
+		case errors.As(err, &busy):
+			continue
 		case err != nil:
 			return err
 		}
@@ -99,9 +126,6 @@ func (s *Schedules) apply(ctx context.Context, job workflows.Job) error {
 			return err
 		}
 		written = changes
-		if err := pause(ctx, applyPause); err != nil {
-			return err
-		}
 	}
 	return fmt.Errorf("it was changed by others %d times in a row; apply again when they are done", applyTries)
 }
@@ -116,8 +140,9 @@ func (s *Schedules) create(ctx context.Context, job workflows.Job, wanted *sched
 	})
 	var exists *serviceerror.AlreadyExists
 	var started *serviceerror.WorkflowExecutionAlreadyStarted
-	if errors.As(err, &exists) || errors.As(err, &started) {
-		return nil // another process was first
+	var busy *serviceerror.ResourceExhausted
+	if errors.As(err, &exists) || errors.As(err, &started) || errors.As(err, &busy) {
+		return nil // another process was first; the next look decides
 	}
 	if err == nil {
 		s.say("created %s: every %s, queue %s", job.ID, job.Every, job.Queue)
@@ -133,7 +158,8 @@ func (s *Schedules) update(ctx context.Context, job workflows.Job, found *workfl
 		Namespace: s.Client.Namespace, ScheduleId: job.ID, Schedule: wanted, ConflictToken: found.ConflictToken, RequestId: uuid.NewString(),
 	})
 	var conflict *serviceerror.FailedPrecondition
-	if errors.As(err, &conflict) {
+	var busy *serviceerror.ResourceExhausted
+	if errors.As(err, &conflict) || errors.As(err, &busy) {
 		return nil // the next look decides
 	}
 	return err
@@ -212,26 +238,6 @@ func traits(s *schedulepb.Schedule) map[string]string {
 		t["summary"] = string(summary.GetData())
 	}
 	return t
-}
-
-// awaitNamespace waits a while for a namespace that is being made. A server that does not answer is the caller's business.
-func (s *Schedules) awaitNamespace(ctx context.Context) error {
-	giveUp := time.Now().Add(namespaceWait)
-	for {
-		_, err := s.Client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: s.Client.Namespace})
-		var missing *serviceerror.NamespaceNotFound
-		var notFound *serviceerror.NotFound
-		switch {
-		case !errors.As(err, &missing) && !errors.As(err, &notFound):
-			return err
-		case time.Now().After(giveUp):
-			return fmt.Errorf("the namespace %s does not exist; make it with `temporal operator namespace create %s`, or set TEMPORAL_NAMESPACE right",
-				s.Client.Namespace, s.Client.Namespace)
-		}
-		if err := pause(ctx, time.Second); err != nil {
-			return err
-		}
-	}
 }
 
 func memoOf(texts map[string]string) (*commonpb.Memo, error) {

@@ -32,7 +32,9 @@ var activityName = map[string]string{ //nolint:gochecknoglobals // a constant ta
 	workflows.JobSubscriptionExpiry: "Expire", workflows.JobWebhookApply: "Apply", workflows.JobOutboxDelivery: "Deliver",
 }
 
-func activityOptions(name string) activity.RegisterOptions { return activity.RegisterOptions{Name: name} }
+func activityOptions(name string) activity.RegisterOptions {
+	return activity.RegisterOptions{Name: name}
+}
 
 func job(t *testing.T, id string) workflows.Job {
 	t.Helper()
@@ -98,7 +100,7 @@ func TestDrainEndsWithItsBudget(t *testing.T) {
 	env := environment(t)
 	expiry := job(t, workflows.JobSubscriptionExpiry)
 	parts := 0
-	env.OnActivity("Expire", mock.Anything, mock.Anything).After(expiry.Budget/3).Return(func(context.Context, activities.Run) (activities.Tally, error) {
+	env.OnActivity("Expire", mock.Anything, mock.Anything).After(expiry.Budget / 3).Return(func(context.Context, activities.Run) (activities.Tally, error) {
 		parts++
 		return activities.Tally{Scanned: 1, Changed: 1, More: true}, nil
 	})
