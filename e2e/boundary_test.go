@@ -83,7 +83,7 @@ func TestAccessEndsAtTheInstantWithoutJobs(t *testing.T) {
 
 // askAcross asks on and on until the answers come from after the end. Every answer before it must be yes, and every one
 // from it on no. It returns how many of each there were.
-func (c client) askAcross(t *testing.T, user string, end time.Time) (before, after int) {
+func (c caller) askAcross(t *testing.T, user string, end time.Time) (before, after int) {
 	t.Helper()
 	const enough = 20 // from after the end
 	await(t, "the end of "+user, func() error {

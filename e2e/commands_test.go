@@ -145,7 +145,7 @@ func TestAPIKeys(t *testing.T) {
 
 	made := s.program().run(t, "apikey", "create", "--role", "access", "--name", "web-shop")
 	require.Zero(t, made.code, made.stderr)
-	shop := api.client
+	shop := api.caller
 	shop.key = strings.TrimSpace(made.stdout)
 	require.True(t, strings.HasPrefix(shop.key, "tk_"), "stdout has the key and nothing else, for KEY=$(…)")
 	require.NotContains(t, made.stderr, shop.key)

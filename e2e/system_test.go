@@ -102,7 +102,7 @@ func ready(address string) error {
 // apiProcess is a running `termkeeper api`.
 type apiProcess struct {
 	*process
-	client
+	caller
 	ops string
 }
 
@@ -119,7 +119,7 @@ func (s *system) launchAPI(t *testing.T, p program) *apiProcess {
 	t.Helper()
 	started := p.start(t, "api")
 	serving := started.entry(t, "serving")
-	return &apiProcess{process: started, ops: serving["ops_addr"].(string), client: client{
+	return &apiProcess{process: started, ops: serving["ops_addr"].(string), caller: caller{
 		url: "http://" + serving["http_addr"].(string), key: s.key, secret: webhookSecret, http: &http.Client{Timeout: patience, Transport: &http.Transport{}},
 	}}
 }

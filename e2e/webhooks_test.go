@@ -288,7 +288,7 @@ func TestOrderWithinOneSecond(t *testing.T) {
 }
 
 // deliver sends an event once; the error tells of any answer but 200.
-func (c client) deliver(ctx context.Context, e event) error {
+func (c caller) deliver(ctx context.Context, e event) error {
 	_, a, err := c.trySend(ctx, e)
 	if err == nil && a.status != http.StatusOK {
 		err = fmt.Errorf("answered with %d: %s", a.status, a.body)

@@ -16,8 +16,8 @@ import (
 	"termkeeper/internal/simulator"
 )
 
-// client speaks to an API as a product and as Stripe do.
-type client struct {
+// caller speaks to an API as a product and as Stripe do.
+type caller struct {
 	url, key, secret string
 	http             *http.Client
 }
@@ -35,7 +35,7 @@ func (a answer) decode(t *testing.T, into any) {
 	require.NoError(t, json.Unmarshal(a.body, into), "%s", a.body)
 }
 
-func (c client) do(request *http.Request) (answer, error) {
+func (c caller) do(request *http.Request) (answer, error) {
 	response, err := c.http.Do(request)
 	if err != nil {
 		return answer{}, err
@@ -46,7 +46,7 @@ func (c client) do(request *http.Request) (answer, error) {
 }
 
 // call calls the API. A body is sent as JSON, nil is none.
-func (c client) call(ctx context.Context, method, path string, body any) (answer, error) {
+func (c caller) call(ctx context.Context, method, path string, body any) (answer, error) {
 	content := &bytes.Buffer{}
 	if body != nil {
 		if err := json.NewEncoder(content).Encode(body); err != nil {
@@ -65,7 +65,7 @@ func (c client) call(ctx context.Context, method, path string, body any) (answer
 }
 
 // want calls the API and demands a status.
-func (c client) want(t *testing.T, status int, method, path string, body any) answer {
+func (c caller) want(t *testing.T, status int, method, path string, body any) answer {
 	t.Helper()
 	a, err := c.call(t.Context(), method, path, body)
 	require.NoError(t, err, "%s %s", method, path)
@@ -94,7 +94,7 @@ func accessPath(user, feature string, at time.Time) string {
 }
 
 // tryAccess asks whether a user has the feature "images" now.
-func (c client) tryAccess(ctx context.Context, user string) (access, answer, error) {
+func (c caller) tryAccess(ctx context.Context, user string) (access, answer, error) {
 	var said access
 	a, err := c.call(ctx, http.MethodGet, accessPath(user, "images", time.Time{}), nil)
 	if err == nil && a.status == http.StatusOK {
@@ -104,7 +104,7 @@ func (c client) tryAccess(ctx context.Context, user string) (access, answer, err
 }
 
 // access asks the same and demands an answer. The zero time asks for now.
-func (c client) access(t *testing.T, user string, at time.Time) access {
+func (c caller) access(t *testing.T, user string, at time.Time) access {
 	t.Helper()
 	var said access
 	c.want(t, http.StatusOK, http.MethodGet, accessPath(user, "images", at), nil).decode(t, &said)
@@ -126,7 +126,7 @@ type subscription struct {
 }
 
 // subscribe makes a subscription of ours to the plan "pro".
-func (c client) subscribe(t *testing.T, user string, ends time.Time) subscription {
+func (c caller) subscribe(t *testing.T, user string, ends time.Time) subscription {
 	t.Helper()
 	var made subscription
 	c.want(t, http.StatusCreated, http.MethodPost, "/v1/subscriptions", map[string]any{"user_id": user, "plan": "pro", "expires_at": ends}).decode(t, &made)
@@ -134,7 +134,7 @@ func (c client) subscribe(t *testing.T, user string, ends time.Time) subscriptio
 }
 
 // subscriptionsOf lists what a user has.
-func (c client) subscriptionsOf(t *testing.T, user string) []subscription {
+func (c caller) subscriptionsOf(t *testing.T, user string) []subscription {
 	t.Helper()
 	var page struct{ Data []subscription }
 	c.want(t, http.StatusOK, http.MethodGet, "/v1/subscriptions?user_id="+url.QueryEscape(user), nil).decode(t, &page)
@@ -142,7 +142,7 @@ func (c client) subscriptionsOf(t *testing.T, user string) []subscription {
 }
 
 // only is the one subscription of a user.
-func (c client) only(t *testing.T, user string) subscription {
+func (c caller) only(t *testing.T, user string) subscription {
 	t.Helper()
 	list := c.subscriptionsOf(t, user)
 	require.Len(t, list, 1, user)
@@ -150,7 +150,7 @@ func (c client) only(t *testing.T, user string) subscription {
 }
 
 // history lists the types of the entries of a subscription's history, oldest first.
-func (c client) history(t *testing.T, id string) []string {
+func (c caller) history(t *testing.T, id string) []string {
 	t.Helper()
 	var page struct {
 		Data []struct {
@@ -197,7 +197,7 @@ func stripeEvent(shape simulator.Shape, eventType string, at time.Time, about si
 }
 
 // trySend delivers an event as Stripe does.
-func (c client) trySend(ctx context.Context, e event) (receipt, answer, error) {
+func (c caller) trySend(ctx context.Context, e event) (receipt, answer, error) {
 	var got receipt
 	request, err := simulator.SignedRequest(ctx, c.url+"/v1/webhooks/stripe", e.body, c.secret, time.Now())
 	if err != nil {
@@ -211,7 +211,7 @@ func (c client) trySend(ctx context.Context, e event) (receipt, answer, error) {
 }
 
 // send delivers an event that must be taken.
-func (c client) send(t *testing.T, e event) receipt {
+func (c caller) send(t *testing.T, e event) receipt {
 	t.Helper()
 	got, a, err := c.trySend(t.Context(), e)
 	require.NoError(t, err)
