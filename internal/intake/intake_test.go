@@ -69,9 +69,9 @@ func (b *bench) count(query string, args ...any) int {
 	return n
 }
 
-func (b *bench) eventually(want int, query string, args ...any) {
+func (b *bench) eventually(want int, query string) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.count(query, args...) == want }, 10*time.Second, 5*time.Millisecond, query)
+	require.Eventually(b.t, func() bool { return b.count(query) == want }, 10*time.Second, 5*time.Millisecond, query)
 }
 
 func TestBothShapesGiveTheSameRow(t *testing.T) {

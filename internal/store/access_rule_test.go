@@ -28,7 +28,7 @@ func TestTheRuleIsOneInGoAndSQL(t *testing.T) {
 		n++
 		user := fmt.Sprintf("u_%d", n)
 		for i := range 5 {
-			insertTerms(r, t, pool, user, i)
+			insertTerms(t, r, pool, user, i)
 		}
 		holdings, at, err := s.Holdings(t.Context(), []string{user})
 		require.NoError(t, err)
@@ -81,7 +81,8 @@ func pgInstant(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at, Valid: true}
 }
 
-func insertTerms(r *rapid.T, t *testing.T, pool *pgxpool.Pool, user string, i int) {
+func insertTerms(t *testing.T, r *rapid.T, pool *pgxpool.Pool, user string, i int) {
+	t.Helper()
 	base := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	instant := func(name string, absent bool) pgtype.Timestamptz {
 		kind := rapid.IntRange(0, 9).Draw(r, name+"_kind")

@@ -217,6 +217,7 @@ func (f *fold) add(n SubscriptionNews) {
 		f.wait(n.EventID, p.PriceIDs)
 	case subscription.SkipUserUnmapped:
 		f.wait(n.EventID, []string{p.CustomerID})
+	default: // waits for nothing
 	}
 	f.results = append(f.results, NewsResult{EventID: n.EventID, Skip: outcome.Skip})
 }
