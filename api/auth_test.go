@@ -36,11 +36,13 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 			"not ours": "Bearer sk_live_1", "one character less": "Bearer " + s.keys[roleAdmin][:len(s.keys[roleAdmin])-1], "one more": "Bearer " + s.keys[roleAdmin] + "A",
 			"long": "Bearer tk_" + strings.Repeat("A", 5000),
 		} {
-			request := httptest.NewRequestWithContext(t.Context(), r.Method, examplePath(r.Path), strings.NewReader("{}"))
-			if authorization != "" {
-				request.Header.Set("Authorization", authorization)
-			}
-			a := s.send(request)
+			a := s.ask(func() *http.Request {
+				request := httptest.NewRequestWithContext(t.Context(), r.Method, examplePath(r.Path), strings.NewReader("{}"))
+				if authorization != "" {
+					request.Header.Set("Authorization", authorization)
+				}
+				return request
+			})
 			require.Equal(t, http.StatusUnauthorized, a.status, "%s %s with %s", r.Method, r.Path, name)
 			a.requireProblem(t, http.StatusUnauthorized, "unauthorized")
 			require.Equal(t, "Bearer", a.header.Get("WWW-Authenticate"))
@@ -91,9 +93,11 @@ func TestARevokedKeyStops(t *testing.T) {
 	kept, err := s.store.CreateAPIKey(t.Context(), store.APIKey{Name: "short", Role: "access", Hash: key.Hash[:], Prefix: key.Prefix})
 	require.NoError(t, err)
 	ask := func() int {
-		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u", nil)
-		request.Header.Set("Authorization", "bearer "+key.Text.Reveal()) // the scheme knows no case
-		return s.send(request).status
+		return s.ask(func() *http.Request {
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u", nil)
+			request.Header.Set("Authorization", "bearer "+key.Text.Reveal()) // the scheme knows no case
+			return request
+		}).status
 	}
 	require.Equal(t, http.StatusOK, ask())
 	_, err = s.store.RevokeAPIKey(t.Context(), kept.ID)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +98,9 @@ func TestABlockedTableIsNoWrongAnswer(t *testing.T) {
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	_, err = tx.Exec(t.Context(), `LOCK TABLE subscriptions IN ACCESS EXCLUSIVE MODE`)
 	require.NoError(t, err)
-	s.do(t, roleAccess, http.MethodGet, "/v1/access?user_id=u_1", "").requireProblem(t, http.StatusServiceUnavailable, "database_unavailable")
+	blocked := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u_1", nil)
+	blocked.Header.Set("Authorization", "Bearer "+s.keys[roleAccess])
+	s.send(blocked).requireProblem(t, http.StatusServiceUnavailable, "database_unavailable")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.ErrorIs(t, tx.Rollback(t.Context()), pgx.ErrTxClosed)
 	require.Equal(t, http.StatusOK, s.do(t, roleAccess, http.MethodGet, "/v1/access?user_id=u_1", "").status)

@@ -55,10 +55,15 @@ func TestLargeBodiesAreRefusedEverywhere(t *testing.T) {
 		if r.method == http.MethodGet || strings.HasPrefix(r.path, "/v1/jobs/") {
 			continue
 		}
-		for name, body := range map[string]io.Reader{"with its length": bytes.NewReader(large), "chunked": endless{bytes.NewReader(large)}} {
-			request := httptest.NewRequestWithContext(t.Context(), r.method, examplePath(r.path), body)
-			request.Header.Set("Authorization", "Bearer "+s.keys[roleAdmin])
-			a := s.send(request)
+		for name, body := range map[string]func() io.Reader{
+			"with its length": func() io.Reader { return bytes.NewReader(large) },
+			"chunked":         func() io.Reader { return endless{bytes.NewReader(large)} },
+		} {
+			a := s.ask(func() *http.Request {
+				request := httptest.NewRequestWithContext(t.Context(), r.method, examplePath(r.path), body())
+				request.Header.Set("Authorization", "Bearer "+s.keys[roleAdmin])
+				return request
+			})
 			require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%s %s %s: %s", r.method, r.path, name, a.body)
 			a.requireProblem(t, http.StatusRequestEntityTooLarge, "payload_too_large")
 		}
@@ -80,12 +85,14 @@ func TestAnswersCarryTheirHeaders(t *testing.T) {
 		require.Empty(t, h.Get("Server"))
 		require.Empty(t, h.Get("Access-Control-Allow-Origin"))
 	}
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u", nil)
-	request.Header.Set("X-Request-Id", "trace-1.2_3")
-	require.Equal(t, "trace-1.2_3", s.send(request).header.Get("X-Request-Id"))
+	named := func(id string) string {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u", nil)
+		request.Header.Set("X-Request-Id", id)
+		return s.send(request).header.Get("X-Request-Id")
+	}
+	require.Equal(t, "trace-1.2_3", named("trace-1.2_3"))
 	for _, bad := range []string{"a b", "a\nb", strings.Repeat("a", 65), `"`} {
-		request.Header.Set("X-Request-Id", bad)
-		id := s.send(request).header.Get("X-Request-Id")
+		id := named(bad)
 		require.NotEqual(t, bad, id)
 		require.Len(t, id, 36)
 	}
@@ -95,10 +102,12 @@ func TestAnswersCarryTheirHeaders(t *testing.T) {
 func TestLogsTellNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/plans?q=canary-query", strings.NewReader(`{"canary-field":"canary-body"}`))
-	request.Header.Set("Authorization", "Bearer "+s.keys[roleAdmin])
-	request.Header.Set("Stripe-Signature", "t=1,v1=canary-signature")
-	s.send(request).requireProblem(t, http.StatusBadRequest, "invalid_request")
+	s.ask(func() *http.Request {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/plans?q=canary-query", strings.NewReader(`{"canary-field":"canary-body"}`))
+		request.Header.Set("Authorization", "Bearer "+s.keys[roleAdmin])
+		request.Header.Set("Stripe-Signature", "t=1,v1=canary-signature")
+		return request
+	}).requireProblem(t, http.StatusBadRequest, "invalid_request")
 	s.do(t, public, http.MethodPost, "/v1/webhooks/stripe", "canary-body").requireProblem(t, http.StatusBadRequest, "bad_signature")
 	s.do(t, roleAdmin, http.MethodGet, "/v1/users/canary-user", "").requireProblem(t, http.StatusNotFound, "not_found")
 	require.NotZero(t, s.logs.Len())
