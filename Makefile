@@ -1,5 +1,5 @@
 GO ?= go
-# Flags of `termkeeper dev` for `make run`, for instance: make run ARGS="--ephemeral --http 127.0.0.1:0"
+# Flags for `make run` and `make bench`, for instance: make run ARGS="--ephemeral --http 127.0.0.1:0"
 ARGS ?=
 # What runs beside the tests: a private PostgreSQL and a Temporal development server.
 WITH_STACK = $(GO) run ./internal/devstack/withstack --
@@ -40,7 +40,7 @@ lint: ## check format, house rules and determinism of the workflows
 	$(TOOL) workflowcheck ./workflows/...
 
 bench: ## measure against the limits of this machine; prints one table
-	$(GO) run ./bench
+	$(GO) run ./bench $(ARGS)
 
 vuln: ## look for known vulnerabilities in what the program calls (needs the network)
 	$(TOOL) govulncheck ./...
