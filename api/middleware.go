@@ -153,13 +153,15 @@ func within(d time.Duration) echo.MiddlewareFunc {
 }
 
 // hangUp closes connections after their answer while the server is stopping, so that nobody sends a request into one
-// that is about to close.
+// that is about to close. It looks when the answer is written: a request may have begun before the stop.
 func hangUp(stopping *atomic.Bool) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if stopping.Load() {
-				c.Response().Header().Set("Connection", "close")
-			}
+			c.Response().Before(func() {
+				if stopping.Load() {
+					c.Response().Header().Set("Connection", "close")
+				}
+			})
 			return next(c)
 		}
 	}

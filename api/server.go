@@ -62,7 +62,7 @@ func New(p Parts) *Server {
 		// A client that sends its head or its body byte by byte is cut off; answers are small.
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second,
 		MaxHeaderBytes: 32 << 10,
-		ErrorLog:       zap.NewStdLog(p.Telemetry.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		ErrorLog:       zap.NewStdLog(p.Telemetry.Log),
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:

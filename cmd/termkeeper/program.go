@@ -84,9 +84,12 @@ func unreachable(err error) error { return coded{err, exitUnreachable} }
 
 func exitCode(err error) int {
 	var c coded
+	var network *net.OpError
 	switch {
 	case errors.As(err, &c):
 		return c.code
+	case errors.As(err, &network) && network.Op == "listen": // an address of our own, no dependency
+		return exitNo
 	case store.Unavailable(err):
 		return exitUnreachable
 	default:
