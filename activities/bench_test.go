@@ -82,10 +82,10 @@ func (b *bench) exec(query string, args ...any) {
 	require.NoError(b.t, err)
 }
 
-func (b *bench) count(query string, args ...any) int {
+func (b *bench) count(query string) int {
 	b.t.Helper()
 	var n int
-	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), query, args...).Scan(&n))
+	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), query).Scan(&n))
 	return n
 }
 
@@ -175,10 +175,10 @@ func (b *bench) deliver(o *activities.Outbox) activities.Tally {
 	return tally
 }
 
-// lastRun is the newest row of a job.
-func (b *bench) lastRun(job string) store.Run {
+// lastRun is the newest run of the expiry.
+func (b *bench) lastRun() store.Run {
 	b.t.Helper()
-	list, err := b.store.RecentRuns(b.t.Context(), job, store.RunCursor{}, 1)
+	list, err := b.store.RecentRuns(b.t.Context(), store.JobExpiry, store.RunCursor{}, 1)
 	require.NoError(b.t, err)
 	require.Len(b.t, list, 1)
 	return list[0]

@@ -29,7 +29,7 @@ func TestExpireDrainsAndAccounts(t *testing.T) {
 	require.Equal(t, activities.Tally{Scanned: 1234, Changed: 1234}, tally)
 	require.Equal(t, 1234, b.count(`SELECT count(*) FROM subscriptions s JOIN subscription_events e ON e.subscription_id = s.id
 		JOIN outbox o ON o.subscription_id = s.id WHERE s.status = 'expired' AND e.boundary = s.access_until AND o.boundary = s.access_until`))
-	run := b.lastRun(store.JobExpiry)
+	run := b.lastRun()
 	require.Equal(t, store.OutcomeOK, run.Outcome)
 	require.Equal(t, store.TriggerManual, run.Trigger)
 	require.Equal(t, store.Counts{Scanned: 1234, Changed: 1234}, run.Counts)
@@ -41,7 +41,7 @@ func TestExpireDrainsAndAccounts(t *testing.T) {
 	tally, err = b.expire(manual(store.JobExpiry))
 	require.NoError(t, err)
 	require.Zero(t, tally, "what was done is not done again")
-	require.Equal(t, store.OutcomeEmpty, b.lastRun(store.JobExpiry).Outcome)
+	require.Equal(t, store.OutcomeEmpty, b.lastRun().Outcome)
 }
 
 func TestPoisonRowIsSetAsideAndComesBack(t *testing.T) {
@@ -90,10 +90,10 @@ func TestScheduledRunMarksWhatEndsWhileItWaits(t *testing.T) {
 	// One that nobody knew of when the waiting began.
 	b.exec(`INSERT INTO subscriptions (user_id, plan_key, status, expires_at) VALUES ('u_3', 'pro', 'active', now() + interval '200 ms')`)
 	require.Eventually(t, func() bool { return b.count(`SELECT count(*) FROM outbox`) == 3 }, 10*time.Second, 5*time.Millisecond)
-	require.Equal(t, "", b.lastRun(store.JobExpiry).Outcome, "all by one run, which goes on")
+	require.Empty(t, b.lastRun().Outcome, "all by one run, which goes on")
 	b.schedule.set(func(s *schedule) { s.paused = true })
 	require.Equal(t, activities.Tally{Scanned: 3, Changed: 3}, <-done, "a pause ends the waiting")
-	require.Equal(t, store.TriggerScheduled, b.lastRun(store.JobExpiry).Trigger)
+	require.Equal(t, store.TriggerScheduled, b.lastRun().Trigger)
 }
 
 func TestRunThatWaitsEndsBeforeItsNextTick(t *testing.T) {
@@ -102,7 +102,7 @@ func TestRunThatWaitsEndsBeforeItsNextTick(t *testing.T) {
 	in := scheduled(store.JobExpiry, shortCadence)
 	_, err := b.expire(in)
 	require.NoError(t, err)
-	run := b.lastRun(store.JobExpiry)
+	run := b.lastRun()
 	require.Equal(t, store.OutcomeEmpty, run.Outcome)
 	require.True(t, run.FinishedAt.Before(in.ScheduledAt.Add(shortCadence)), "%s", run.FinishedAt.Sub(in.ScheduledAt))
 }
@@ -157,7 +157,7 @@ func TestOnlyAScheduledRunWaits(t *testing.T) {
 			tally, err := b.expire(in)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, tally.Changed)
-			run := b.lastRun(store.JobExpiry)
+			run := b.lastRun()
 			require.Equal(t, c.trigger, run.Trigger)
 			require.True(t, run.FinishedAt.Before(in.PublishedAt.Add(longCadence/2)), "it did not wait")
 			require.NotContains(t, b.metrics(), "termkeeper_job_schedule_delay_seconds_count", "only a scheduled run counts for delays")
@@ -173,7 +173,7 @@ func TestServerThatDoesNotAnswerChangesNothing(t *testing.T) {
 	tally, err := b.expire(scheduled(store.JobExpiry, shortCadence))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, tally.Changed)
-	require.Equal(t, store.TriggerScheduled, b.lastRun(store.JobExpiry).Trigger)
+	require.Equal(t, store.TriggerScheduled, b.lastRun().Trigger)
 	require.Contains(t, b.metrics(), `termkeeper_job_schedule_delay_seconds_count{job="subscription-expiry"} 1`)
 }
 
@@ -192,7 +192,7 @@ func TestRunLeavesWhenItsWorkerStops(t *testing.T) {
 	tally, err = b.expire(manual(store.JobExpiry))
 	require.NoError(t, err)
 	require.Equal(t, activities.Tally{Scanned: 5, Changed: 5}, tally)
-	require.Equal(t, store.Counts{Scanned: 5, Changed: 5}, b.lastRun(store.JobExpiry).Counts, "both parts are one run")
+	require.Equal(t, store.Counts{Scanned: 5, Changed: 5}, b.lastRun().Counts, "both parts are one run")
 	require.Equal(t, 1, b.count(`SELECT count(*) FROM job_runs`))
 }
 
@@ -231,13 +231,13 @@ func TestDatabaseThatGoesAwayFailsTheRunAndTheNextGoesOn(t *testing.T) {
 	require.Equal(t, activities.FailureDatabase, application.Type())
 	require.False(t, application.NonRetryable(), "the next attempt may work")
 	require.NoError(t, errors.Unwrap(application), "the cause can hold rows and is not handed to Temporal")
-	require.Equal(t, store.OutcomeFailed, b.lastRun(store.JobExpiry).Outcome)
-	require.NotEmpty(t, b.lastRun(store.JobExpiry).Error)
+	require.Equal(t, store.OutcomeFailed, b.lastRun().Outcome)
+	require.NotEmpty(t, b.lastRun().Error)
 	require.NoError(t, blocker.Rollback(t.Context()))
 	tally, err := b.expire(manual(store.JobExpiry))
 	require.NoError(t, err)
 	require.EqualValues(t, 10, tally.Changed)
-	require.Empty(t, b.lastRun(store.JobExpiry).Error)
+	require.Empty(t, b.lastRun().Error)
 }
 
 func TestWrongInputIsNotTriedAgain(t *testing.T) {

@@ -1,7 +1,6 @@
 package worker_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +149,5 @@ func TestServerThatIsAwayIsSaidToBe(t *testing.T) {
 	_, err := control.List(t.Context())
 	require.ErrorIs(t, err, temporalclient.ErrUnavailable)
 	require.ErrorIs(t, control.Trigger(t.Context(), workflows.JobWebhookApply), temporalclient.ErrUnavailable)
-	require.True(t, errors.Is(control.Pause(t.Context(), workflows.JobWebhookApply, "x"), temporalclient.ErrUnavailable))
+	require.ErrorIs(t, control.Pause(t.Context(), workflows.JobWebhookApply, "x"), temporalclient.ErrUnavailable)
 }

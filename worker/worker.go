@@ -89,17 +89,17 @@ func Queues(selected []string) ([]string, error) {
 // tries again; before, when it first answers, it calls prepare (which applies the schedules). An error means that the
 // process is of no use: prepare failed for another reason than an absent server, or a worker gave up for good.
 func (w *Workers) Run(ctx context.Context, prepare func(context.Context) error) error {
-	if err := w.reach(ctx, prepare); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	err := w.reach(ctx, prepare)
+	var running []worker.Worker
+	if err == nil {
+		running, err = w.start(ctx)
+	}
+	if ctx.Err() != nil { // told to stop before it came to polling, which is no error
+		err = nil
+		stop(running)
 		return err
 	}
-	running, err := w.start(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	w.polling.Store(true)

@@ -55,17 +55,17 @@ func replay(job workflows.Job, file string) error {
 // TestReplayNoticesAChange holds the replay test to what it is for.
 func TestReplayNoticesAChange(t *testing.T) {
 	t.Parallel()
-	expiry := job(t, workflows.JobSubscriptionExpiry)
-	files, err := filepath.Glob(filepath.Join("testdata", "histories", expiry.ID, "*.json"))
+	changed := expiry()
+	files, err := filepath.Glob(filepath.Join("testdata", "histories", changed.ID, "*.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	expiry.Run = func(ctx workflow.Context, in workflows.Scan) (workflows.Tally, error) {
+	changed.Run = func(ctx workflow.Context, in workflows.Scan) (workflows.Tally, error) {
 		if err := workflow.Sleep(ctx, time.Second); err != nil {
 			return workflows.Tally{}, err
 		}
 		return workflows.ExpireSubscriptions(ctx, in)
 	}
-	require.ErrorContains(t, replay(expiry, files[0]), "TMPRL1100", "the SDK's code for nondeterminism")
+	require.ErrorContains(t, replay(changed, files[0]), "TMPRL1100", "the SDK's code for nondeterminism")
 }
 
 // TestRecordHistories runs each job on a real server as its schedule would, and in two parts, and keeps the histories. Run it

@@ -2,7 +2,6 @@ package workflows_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -36,16 +35,8 @@ func activityOptions(name string) activity.RegisterOptions {
 	return activity.RegisterOptions{Name: name}
 }
 
-func job(t *testing.T, id string) workflows.Job {
-	t.Helper()
-	for _, job := range workflows.Catalog() {
-		if job.ID == id {
-			return job
-		}
-	}
-	require.Fail(t, "no such job", id)
-	return workflows.Job{}
-}
+// expiry is the row of a job that the shape is tried with.
+func expiry() workflows.Job { return workflows.Catalog()[0] }
 
 func tallyOf(t *testing.T, env *testsuite.TestWorkflowEnvironment) workflows.Tally {
 	t.Helper()
@@ -90,7 +81,7 @@ func TestDrainGoesOnWhileThereIsMore(t *testing.T) {
 		parts = append(parts, in.Part)
 		return activities.Tally{Scanned: 10, Changed: 10, More: len(parts) < 3}, nil
 	})
-	env.ExecuteWorkflow(workflows.ExpireSubscriptions, job(t, workflows.JobSubscriptionExpiry).Scan())
+	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry().Scan())
 	require.Equal(t, workflows.Tally{Scanned: 30, Changed: 30}, tallyOf(t, env))
 	require.Equal(t, []int{0, 1, 2}, parts)
 }
@@ -98,13 +89,13 @@ func TestDrainGoesOnWhileThereIsMore(t *testing.T) {
 func TestDrainEndsWithItsBudget(t *testing.T) {
 	t.Parallel()
 	env := environment(t)
-	expiry := job(t, workflows.JobSubscriptionExpiry)
+	budget := expiry().Budget
 	parts := 0
-	env.OnActivity("Expire", mock.Anything, mock.Anything).After(expiry.Budget / 3).Return(func(context.Context, activities.Run) (activities.Tally, error) {
+	env.OnActivity("Expire", mock.Anything, mock.Anything).After(budget / 3).Return(func(context.Context, activities.Run) (activities.Tally, error) {
 		parts++
 		return activities.Tally{Scanned: 1, Changed: 1, More: true}, nil
 	})
-	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry.Scan())
+	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry().Scan())
 	require.Equal(t, workflows.Tally{Scanned: 3, Changed: 3, More: true}, tallyOf(t, env), "the next tick goes on")
 	require.Equal(t, 3, parts)
 }
@@ -119,7 +110,7 @@ func TestFailedAttemptIsTriedAgainAndWrongInputIsNot(t *testing.T) {
 		}
 		return activities.Tally{}, nil
 	})
-	env.ExecuteWorkflow(workflows.ExpireSubscriptions, job(t, workflows.JobSubscriptionExpiry).Scan())
+	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry().Scan())
 	require.Zero(t, tallyOf(t, env))
 	require.Equal(t, 3, attempts)
 
@@ -131,7 +122,7 @@ func TestFailedAttemptIsTriedAgainAndWrongInputIsNot(t *testing.T) {
 	})
 	env.ExecuteWorkflow(workflows.ExpireSubscriptions, workflows.Scan{Budget: activities.Duration(time.Minute)})
 	var application *temporal.ApplicationError
-	require.True(t, errors.As(env.GetWorkflowError(), &application))
+	require.ErrorAs(t, env.GetWorkflowError(), &application)
 	require.Equal(t, activities.FailureInvalidInput, application.Type())
 	require.Equal(t, 1, attempts)
 }
@@ -144,7 +135,7 @@ func TestActivityThatNeverAnswersEnds(t *testing.T) {
 		attempts++
 		return activities.Tally{}, temporal.NewHeartbeatTimeoutError()
 	})
-	env.ExecuteWorkflow(workflows.ExpireSubscriptions, job(t, workflows.JobSubscriptionExpiry).Scan())
+	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry().Scan())
 	require.Error(t, env.GetWorkflowError(), "a hung activity fails its run; the next tick begins anew")
 	require.Equal(t, 5, attempts)
 }
@@ -154,7 +145,7 @@ func TestCanceledRunEnds(t *testing.T) {
 	env := environment(t)
 	env.OnActivity("Expire", mock.Anything, mock.Anything).After(time.Minute).Return(activities.Tally{More: true}, nil)
 	env.RegisterDelayedCallback(env.CancelWorkflow, time.Second)
-	env.ExecuteWorkflow(workflows.ExpireSubscriptions, job(t, workflows.JobSubscriptionExpiry).Scan())
+	env.ExecuteWorkflow(workflows.ExpireSubscriptions, expiry().Scan())
 	require.True(t, env.IsWorkflowCompleted())
 	require.True(t, temporal.IsCanceledError(env.GetWorkflowError()))
 }
