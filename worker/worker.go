@@ -94,10 +94,9 @@ func (w *Workers) Run(ctx context.Context, prepare func(context.Context) error) 
 	if err == nil {
 		running, err = w.start(ctx)
 	}
-	if ctx.Err() != nil { // told to stop before it came to polling, which is no error
-		err = nil
+	if ctx.Err() != nil { // told to stop before it came to polling
 		stop(running)
-		return err
+		return nil //nolint:nilerr // stopping is what was asked for; err only says that the server was away
 	}
 	if err != nil {
 		return err
