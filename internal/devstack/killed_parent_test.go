@@ -112,8 +112,7 @@ func killParent(t *testing.T, as *syscall.Credential) {
 		return os.IsNotExist(err)
 	}, limit, 20*time.Millisecond, "PostgreSQL shuts down in order when its parent dies")
 
-	// Twice more, with no time for the servers to end before the next start.
-	startParent(t, dir, as).kill(t)
+	// Once more, with no time for the servers to end before the next start.
 	startParent(t, dir, as).kill(t)
 	postgres, server, err := stack(t.Context(), dir)
 	require.NoError(t, err)
