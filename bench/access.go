@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,19 +72,17 @@ func measureAccess(ctx context.Context, s *stack, rounds int) (rows []row, err e
 	defer func() { err = errors.Join(err, constant.stop()) }()
 	constantAddress, _ := fields["http_addr"].(string)
 
-	few := row{path: "access check, strict, 16 in flight, against pgbench", unit: "/s", least: 0.60}
-	many := row{path: "access check, strict, 64 in flight, against pgbench", unit: "/s", least: 0.60}
-	fewConstant := row{path: "access check, strict, 16 in flight, against a constant answer", unit: "/s"}
-	manyConstant := row{path: "access check, strict, 64 in flight, against a constant answer", unit: "/s"}
+	var few, many, fewConstant, manyConstant pair
 	for i := range rounds {
 		s.say("access, round %d", i+1)
 		limit, err := s.pgbench(ctx, database, script, nil, accessLasts)
 		if err != nil {
 			return nil, err
 		}
+		s.say("  pgbench: %.0f/s; CPU µs each: %.0f", limit.perSecond, 1e6/limit.perCPUSecond)
 		for _, load := range []struct {
 			inFlight          int
-			pgbench, constant *row
+			pgbench, constant *pair
 		}{{16, &few, &fewConstant}, {64, &many, &manyConstant}} {
 			ours, err := s.accessLoad(ctx, api, address, key, load.inFlight)
 			if err != nil {
@@ -93,14 +93,15 @@ func measureAccess(ctx context.Context, s *stack, rounds int) (rows []row, err e
 				return nil, err
 			}
 			load.pgbench.add(ours, limit)
-			load.constant.add(ours, constantOnly.perSecond())
+			load.constant.add(ours, constantOnly.speed())
 		}
 	}
-	return []row{few, many, fewConstant, manyConstant}, nil
-}
-
-func (r *row) add(ours loaded, limit float64) {
-	r.ours, r.limit, r.latency = append(r.ours, ours.perSecond()), append(r.limit, limit), append(r.latency, ours.latency)
+	return slices.Concat(
+		few.rows("access check, strict, 16 in flight, against pgbench", 0.60),
+		many.rows("access check, strict, 64 in flight, against pgbench", 0.60),
+		fewConstant.rows("access check, strict, 16 in flight, against a constant answer", 0),
+		manyConstant.rows("access check, strict, 64 in flight, against a constant answer", 0),
+	), nil
 }
 
 // statements remembers the SQL that a pool sends.
@@ -149,7 +150,7 @@ func (s *stack) accessLoad(ctx context.Context, server *process, address string,
 	if _, err := load(ctx, address, accessSources(key, inFlight, warm)); err != nil {
 		return loaded{}, err
 	}
-	database, program, self, err := s.cpuNow(server)
+	before, err := s.cpuOf(server)
 	if err != nil {
 		return loaded{}, err
 	}
@@ -157,25 +158,10 @@ func (s *stack) accessLoad(ctx context.Context, server *process, address string,
 	if err != nil {
 		return loaded{}, err
 	}
-	databaseAfter, programAfter, selfAfter, err := s.cpuNow(server)
-	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(result.requests) }
-	s.say("  %d in flight: %.0f/s, %d refused; CPU µs each: PostgreSQL %.0f, server %.0f, load %.0f", inFlight, result.perSecond(), result.refused,
-		each(databaseAfter-database), each(programAfter-program), each(selfAfter-self))
+	after, err := s.cpuOf(server)
+	result.cpu = after.since(before)
+	s.say("  %s, %d in flight: %.0f/s, %d refused; %s", filepath.Base(server.cmd.Path), inFlight, result.speed().perSecond, result.refused, result.cpu.each(result.requests))
 	return result, err
-}
-
-// cpuNow is the CPU time of PostgreSQL, of a server and of this process so far.
-func (s *stack) cpuNow(server *process) (database, program, self time.Duration, err error) {
-	database, err = s.cpu.used()
-	if err != nil {
-		return
-	}
-	program, err = server.cpu()
-	if err != nil {
-		return
-	}
-	stat, err := readStat(os.Getpid())
-	return database, program, stat.own, err
 }
 
 // accessSources ask for users at random until an instant. Each connection has a request of its own and changes the

@@ -78,3 +78,37 @@ func readStat(pid int) (processStat, error) {
 	stat.ended = time.Duration(number(16)+number(17)) * tick
 	return stat, err
 }
+
+// speed is how often something was done in a second, and in a second of CPU time of all processes that took part. Wall
+// time swings with what else the machine does; CPU time does much less.
+type speed struct{ perSecond, perCPUSecond float64 }
+
+// parties are the processes that take part in a load: PostgreSQL, the server and this one.
+type parties struct{ database, server, self time.Duration }
+
+// cpuOf is the CPU time of all parties so far.
+func (s *stack) cpuOf(server *process) (parties, error) {
+	database, err := s.cpu.used()
+	if err != nil {
+		return parties{}, err
+	}
+	program, err := readStat(server.cmd.Process.Pid)
+	if err != nil {
+		return parties{}, err
+	}
+	self, err := readStat(os.Getpid())
+	return parties{database, program.own, self.own}, err
+}
+
+// since is what was used after before.
+func (p parties) since(before parties) parties {
+	return parties{p.database - before.database, p.server - before.server, p.self - before.self}
+}
+
+func (p parties) all() time.Duration { return p.database + p.server + p.self }
+
+// each tells what one of n took.
+func (p parties) each(n int) string {
+	per := func(d time.Duration) int64 { return d.Microseconds() / int64(n) }
+	return fmt.Sprintf("CPU µs each: PostgreSQL %d, server %d, load generator %d", per(p.database), per(p.server), per(p.self))
+}

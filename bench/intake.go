@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -57,39 +58,38 @@ func measureIntake(ctx context.Context, s *stack, rounds int) (rows []row, err e
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.drop(context.WithoutCancel(ctx), full, used)) }()
-	few := row{path: "webhook intake, stored and applied, 16 in flight, against pgbench", unit: "/s", least: 0.80}
-	many := row{path: "webhook intake, stored and applied, 64 in flight, against pgbench", unit: "/s", least: 0.80}
+	var few, many pair
 	for i := range rounds {
-		limit, detail, err := 0.0, "", error(nil)
-		for _, one := range []struct {
-			inFlight int
-			row      *row
-		}{{16, &few}, {64, &many}} {
+		s.say("intake, round %d", i+1)
+		var ours [2]loaded
+		var detail string
+		for j, inFlight := range []int{16, 64} {
 			if err := s.copy(ctx, full, used); err != nil {
 				return nil, err
 			}
-			ours, kept, err := s.intakeLoad(ctx, used, one.inFlight, starts)
-			if err != nil {
+			if ours[j], detail, err = s.intakeLoad(ctx, used, inFlight, starts); err != nil {
 				return nil, err
 			}
-			detail = kept
-			one.row.ours, one.row.latency = append(one.row.ours, ours.perSecond()), append(one.row.latency, ours.latency)
 		}
 		if err := s.copy(ctx, full, used); err != nil {
 			return nil, err
 		}
 		instant := func(at time.Time) string { return at.Format(time.RFC3339) }
-		limit, err = s.pgbench(ctx, used, renewOnce, map[string]string{
+		limit, err := s.pgbench(ctx, used, renewOnce, map[string]string{
 			"subscriptions": strconv.Itoa(intakeEvents), "created": instant(time.Now().UTC()), "starts": instant(starts), "ends": instant(starts.AddDate(0, 0, 30)),
 			"detail": detail, "body": string(renewal(0, "evt_bench", time.Now(), starts)),
 		}, intakeLasts)
 		if err != nil {
 			return nil, err
 		}
-		few.limit, many.limit = append(few.limit, limit), append(many.limit, limit)
-		s.say("intake, round %d: %.0f/s with 16 in flight, %.0f/s with 64, pgbench %.0f/s", i+1, few.ours[i], many.ours[i], limit)
+		s.say("  pgbench: %.0f/s; CPU µs each: %.0f", limit.perSecond, 1e6/limit.perCPUSecond)
+		few.add(ours[0], limit)
+		many.add(ours[1], limit)
 	}
-	return []row{few, many}, nil
+	return slices.Concat(
+		few.rows("webhook intake, stored and applied, 16 in flight, against pgbench", 0.80),
+		many.rows("webhook intake, stored and applied, 64 in flight, against pgbench", 0.80),
+	), nil
 }
 
 // renewal is the body of the event by which Stripe tells of the next term.
@@ -125,7 +125,7 @@ func (s *stack) intakeLoad(ctx context.Context, database string, inFlight int, s
 			return nil
 		}
 	}
-	before, program, self, err := s.cpuNow(api)
+	before, err := s.cpuOf(api)
 	if err != nil {
 		return loaded{}, "", err
 	}
@@ -156,10 +156,9 @@ func (s *stack) intakeLoad(ctx context.Context, database string, inFlight int, s
 	if err != nil {
 		return loaded{}, "", err
 	}
-	after, programAfter, selfAfter, err := s.cpuNow(api)
-	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / intakeEvents }
-	s.say("  %d in flight: %.0f/s; CPU µs each: PostgreSQL %.0f, server %.0f, load %.0f", inFlight, result.perSecond(),
-		each(after-before), each(programAfter-program), each(selfAfter-self))
+	after, err := s.cpuOf(api)
+	result.cpu = after.since(before)
+	s.say("  %d in flight: %.0f/s, %d refused; %s", inFlight, result.speed().perSecond, result.refused, result.cpu.each(intakeEvents))
 	return result, detail, err
 }
 

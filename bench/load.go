@@ -20,10 +20,14 @@ type loaded struct {
 	requests int // answered with 200
 	refused  int // answered with 503: a machine that others keep busy lets checks run into their deadline
 	lasted   time.Duration
+	cpu      parties
 	latency  latencies
 }
 
-func (l loaded) perSecond() float64 { return float64(l.requests) / l.lasted.Seconds() }
+func (l loaded) speed() speed {
+	n := float64(l.requests)
+	return speed{perSecond: n / l.lasted.Seconds(), perCPUSecond: n / l.cpu.all().Seconds()}
+}
 
 // load sends requests over keep-alive connections, one in flight on each, until their sources end. It writes prepared
 // bytes and reads of an answer what it must: on two cores, whatever the load generator eats is missing to the server.

@@ -82,12 +82,6 @@ func (p *process) stop() error {
 	}
 }
 
-// cpu is the CPU time that the child has used.
-func (p *process) cpu() (time.Duration, error) {
-	stat, err := readStat(p.cmd.Process.Pid)
-	return stat.own, err
-}
-
 // api starts the API on a database and returns its address.
 func (s *stack) api(ctx context.Context, database string) (*process, string, error) {
 	environ := append(environment(), "DATABASE_URL="+s.postgres.URL(database), "STRIPE_WEBHOOK_SECRETS="+webhookSecret,

@@ -33,6 +33,27 @@ func (r row) ratio() float64 {
 	return median(ratios)
 }
 
+// pair is a load and its limit, one value per round.
+type pair struct {
+	ours, limit []speed
+	latency     []latencies
+}
+
+func (p *pair) add(ours loaded, limit speed) {
+	p.ours, p.limit, p.latency = append(p.ours, ours.speed()), append(p.limit, limit), append(p.latency, ours.latency)
+}
+
+// rows are the line by wall time, which has the target, and the one by CPU time.
+func (p *pair) rows(path string, least float64) []row {
+	wall := row{path: path, unit: "/s", least: least, latency: p.latency}
+	cpu := row{path: "  the same by CPU of all processes", unit: "/s"}
+	for i := range p.ours {
+		wall.ours, wall.limit = append(wall.ours, p.ours[i].perSecond), append(wall.limit, p.limit[i].perSecond)
+		cpu.ours, cpu.limit = append(cpu.ours, p.ours[i].perCPUSecond), append(cpu.limit, p.limit[i].perCPUSecond)
+	}
+	return []row{wall, cpu}
+}
+
 func printTable(out io.Writer, rows []row) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "path\tours\tlimit\tratio\ttarget\tp50\tp99\t")
