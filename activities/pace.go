@@ -46,12 +46,16 @@ func newPace(ctx context.Context, in Run, w *watch) *pace {
 		beatAfter: time.Duration(float64(info.HeartbeatTimeout) * heartbeatAfter),
 	}
 	if in.Lingers && !in.ScheduledAt.IsZero() {
-		untilTick := nextTick(in, info.StartedTime).Sub(info.StartedTime)
-		early := min(leaveEarly, in.Every.Std()/5)
-		p.linger = min(untilTick-early, p.budget)
-		p.lastCall = min(untilTick-min(lastCall, early/2), p.budget)
+		p.linger, p.lastCall = waiting(in, info.StartedTime, p.budget)
 	}
 	return p
+}
+
+// waiting is how long a run that began at begun waits for what may come, and for what is known to come.
+func waiting(in Run, begun time.Time, budget time.Duration) (linger, known time.Duration) {
+	untilTick := nextTick(in, begun).Sub(begun)
+	early := min(leaveEarly, in.Every.Std()/5)
+	return min(untilTick-early, budget), min(untilTick-min(lastCall, early/2), budget)
 }
 
 // nextTick is the first instant of the schedule after at.
