@@ -35,8 +35,7 @@ type devHouse struct {
 // to other users.
 func newDevHouse(t *testing.T, as *syscall.Credential) devHouse {
 	t.Helper()
-	temporal := os.Getenv("TERMKEEPER_TEMPORAL_BINARY")
-	require.NotEmpty(t, temporal, "this test needs the Temporal CLI: run the tests with `make test`, or name it in TERMKEEPER_TEMPORAL_BINARY")
+	temporal := temporalBinary(t)
 	folder, err := os.MkdirTemp("", "termkeeper-e2e-dev-") //nolint:usetesting // See above.
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })

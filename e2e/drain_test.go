@@ -25,7 +25,7 @@ func (s *system) dueAt(t *testing.T, n int, end time.Time) {
 
 func (s *system) expired(t *testing.T) int {
 	t.Helper()
-	return s.count(t, `SELECT count(*) FROM subscription_events WHERE event_type = 'expired'`)
+	return s.count(t, `SELECT count(*) FROM subscription_events WHERE event_type IN ('expired', 'ended')`)
 }
 
 // awaitExpired waits until at least n are marked, while the process runs.

@@ -20,8 +20,10 @@ import (
 
 // courier delivers events as Stripe does: what got a 200 never again, everything else again and again.
 type courier struct {
-	to    atomic.Pointer[apiProcess]
-	taken atomic.Int64
+	to      atomic.Pointer[apiProcess]
+	staysUp bool         // no process is killed: an answer comes each time
+	taken   atomic.Int64 // events
+	putOff  atomic.Int64 // attempts that were answered with 503
 
 	mu       sync.Mutex
 	received []string
@@ -40,10 +42,14 @@ func (c *courier) deliver(ctx context.Context, e event) error {
 			c.received = append(c.received, e.id)
 			c.taken.Add(1)
 			return nil
+		case err != nil && c.staysUp && ctx.Err() == nil:
+			return fmt.Errorf("event %s got no answer: %w", e.id, err)
 		case err == nil && a.status != http.StatusServiceUnavailable:
 			return fmt.Errorf("event %s was answered with %d: %s", e.id, a.status, a.body)
 		case err == nil && a.retryAfter == "":
 			return errors.New("a 503 does not say when to come again")
+		case err == nil:
+			c.putOff.Add(1)
 		}
 		select {
 		case <-tick.C:
@@ -60,7 +66,11 @@ type load struct {
 	n                              atomic.Int64
 	senders                        *errgroup.Group
 	stop                           chan struct{}
+	given                          context.Context // ends when a sender gives up
 }
+
+// failed reports whether a sender has given up; end tells why.
+func (l *load) failed() bool { return l.given.Err() != nil }
 
 func (c *courier) load(t *testing.T, senders int) *load {
 	t.Helper()
@@ -68,6 +78,7 @@ func (c *courier) load(t *testing.T, senders int) *load {
 	l := &load{start: start, paidUntil: start.Add(30 * day), renewedUntil: start.Add(60 * day), stop: make(chan struct{})}
 	var ctx context.Context
 	l.senders, ctx = errgroup.WithContext(t.Context())
+	l.given = ctx
 	for range senders {
 		l.senders.Go(func() error {
 			for {
