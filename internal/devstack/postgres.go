@@ -245,11 +245,11 @@ func (p *Postgres) Done() <-chan struct{} { return p.server.done }
 func (p *Postgres) Err() error { return p.server.err }
 
 // Stop shuts the server down in order and waits for it: open transactions are aborted, committed data is written.
-// It takes at most 15 s, or until ctx ends; then the server is killed and an error returned. Stopping a server that
+// It takes at most 30 s, or until ctx ends; then the server is killed and an error returned. Stopping a server that
 // has ended does nothing.
 func (p *Postgres) Stop(ctx context.Context) error {
 	defer p.unlock()
-	if err := p.server.stop(ctx, step{syscall.SIGINT, 10 * time.Second}, step{syscall.SIGQUIT, 5 * time.Second}); err != nil {
+	if err := p.server.stop(ctx, step{syscall.SIGINT, 25 * time.Second}, step{syscall.SIGQUIT, 5 * time.Second}); err != nil {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
 	}
 	return nil

@@ -25,8 +25,16 @@ func clone(ctx context.Context, server, name string) error {
 	if err != nil {
 		return fmt.Errorf("make the template of the test databases: %w", err)
 	}
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+pgx.Identifier{template}.Sanitize())
-	if err != nil {
+	statement := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize() + " TEMPLATE " + pgx.Identifier{template}.Sanitize()
+	// Since version 15 PostgreSQL copies through its log unless told otherwise: half as fast, at twice the CPU.
+	var version int
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		return fmt.Errorf("read the version of the test server: %w", err)
+	}
+	if version >= 150000 {
+		statement += " STRATEGY file_copy"
+	}
+	if _, err := conn.Exec(ctx, statement); err != nil {
 		return fmt.Errorf("make a test database: %w", err)
 	}
 	return nil
