@@ -26,7 +26,7 @@ import (
 )
 
 // Retention is how long the namespace keeps the history of a finished workflow: the shortest the server takes. The
-// jobs alone finish some 50 workflows a minute, so that a day of them would make a file of gigabytes.
+// jobs finish tens of workflows a minute; with the usual day the file would hold all of them.
 const Retention = time.Hour
 
 // TemporalOptions says how StartTemporal runs Temporal's development server.
@@ -264,8 +264,8 @@ func (t *Temporal) Done() <-chan struct{} { return t.server.done }
 // Err returns how the server ended (nil for exit code 0). It is to be called after Done is closed.
 func (t *Temporal) Err() error { return t.server.err }
 
-// Stop shuts the server down in order and waits for it: 2 s as a rule, 15 s on a busy machine, at most 30 s or until
-// ctx ends; then the server is killed and an error returned. Stopping a server that has ended does nothing.
+// Stop shuts the server down in order and waits for it: 2 s as a rule, over 10 s on a busy machine, at most 30 s or
+// until ctx ends; then the server is killed and an error returned. Stopping a server that has ended does nothing.
 func (t *Temporal) Stop(ctx context.Context) error {
 	defer t.unlock()
 	if err := t.server.stop(ctx, step{syscall.SIGTERM, 30 * time.Second}); err != nil {
