@@ -107,8 +107,11 @@ func (s *Store) LeaseWebhookEvents(ctx context.Context, limit int, owner string,
 	return events, nil
 }
 
-const webhookEventsDue = `SELECT EXISTS (SELECT 1 FROM payment_webhook_events
-WHERE status = 'pending' AND next_attempt_at <= now() AND (leased_until IS NULL OR leased_until <= now()))`
+// webhookEventsDue asks in the order of its index: a bare EXISTS lets the planner choose a scan of the whole table when
+// its statistics say that pending events are common.
+const webhookEventsDue = `SELECT EXISTS (SELECT 1 FROM (SELECT 1 FROM payment_webhook_events
+WHERE status = 'pending' AND next_attempt_at <= now() AND (leased_until IS NULL OR leased_until <= now())
+ORDER BY next_attempt_at, id LIMIT 1) AS due)`
 
 // WebhookEventsDue reports whether any event could be leased now.
 func (s *Store) WebhookEventsDue(ctx context.Context) (bool, error) {
