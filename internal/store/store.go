@@ -28,6 +28,9 @@ type PoolOptions struct {
 	MaxConns         int32         // connections at most
 	StatementTimeout time.Duration // a statement past it is canceled by the server
 	LockTimeout      time.Duration // waiting for a lock longer than this is an error
+	// GenericPlans plans each statement once for all values. For a short list of values PostgreSQL would plan anew each
+	// time, which takes longer than the statement: right where every value asks for the same plan.
+	GenericPlans bool
 }
 
 // Open makes a pool and proves with one round trip that the database answers.
@@ -54,6 +57,9 @@ func OpenLazy(ctx context.Context, databaseURL string, o PoolOptions) (*pgxpool.
 	params := config.ConnConfig.RuntimeParams
 	params["application_name"] = o.Name
 	params["timezone"] = "UTC"
+	if o.GenericPlans {
+		params["plan_cache_mode"] = "force_generic_plan"
+	}
 	params["statement_timeout"] = milliseconds(o.StatementTimeout)
 	params["lock_timeout"] = milliseconds(o.LockTimeout)
 	params["idle_in_transaction_session_timeout"] = milliseconds(time.Minute)
