@@ -194,11 +194,16 @@ func (in *Intake) applyNews(ctx context.Context, group []read) (results []store.
 // statementCanceled is the SQLSTATE of a statement that ran into its time-out: the database is there.
 const statementCanceled = "57014"
 
-// unreachable reports whether the database did not answer, as against answering that something is wrong.
+// unreachable reports whether the database did not answer, as against everything else that can go wrong: an answer that
+// something is wrong, and a fault of this program. What is not known to be an outage is the event's own fault. The other
+// way round one such event would hold up all others, because nobody goes on while the database is away.
 func unreachable(err error) bool {
 	var answered *pgconn.PgError
 	if !errors.As(err, &answered) {
-		return !errors.Is(err, store.ErrConflict)
+		return store.Unavailable(err) || errors.Is(err, context.Canceled)
+	}
+	if len(answered.Code) < 2 {
+		return false
 	}
 	switch class := answered.Code[:2]; class {
 	case "08", "53", "57", "58": // connection, resources, operator intervention (shutdown), system error
