@@ -45,9 +45,14 @@ func termsOf(s subscription.Subscription) Terms {
 	return t
 }
 
+// optional is the instant, or nil. The infinity that only SQL can put into an end becomes the last instant that RFC 3339
+// can say: no JSON holds a later one.
 func optional(t time.Time) *time.Time {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return nil
+	case subscription.IsForever(t):
+		t = subscription.Forever.Add(-time.Microsecond)
 	}
 	return &t
 }

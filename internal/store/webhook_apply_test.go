@@ -286,3 +286,20 @@ func TestStoringIsIdempotent(t *testing.T) {
 	fresh.Range(func(any, any) bool { count++; return true })
 	require.Equal(t, b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'ignored' AND reason = 'unused_type' AND attempts = 0`), count)
 }
+
+// An end that only SQL can write must not make every later change of its row impossible.
+func TestARowWithAnInfiniteEndCanStillBeChanged(t *testing.T) {
+	t.Parallel()
+	b := newApplyBench(t)
+	b.apply(b.stored(says("active"), start))
+	for _, column := range []string{"comp_until", "leeway_until", "grace_period_ends_at"} {
+		_, err := b.pool.Exec(t.Context(), `UPDATE subscriptions SET comp_until = NULL, leeway_until = NULL, grace_period_ends_at = NULL`)
+		require.NoError(t, err)
+		_, err = b.pool.Exec(t.Context(), `UPDATE subscriptions SET `+column+` = 'infinity', held_at = NULL`)
+		require.NoError(t, err)
+		_, err = b.store.ChangeSubscription(t.Context(), b.only().ID, "test", "", func(s subscription.Subscription, at time.Time) (subscription.Subscription, []subscription.Change, error) {
+			return s.Pause(at)
+		})
+		require.NoError(t, err, column)
+	}
+}

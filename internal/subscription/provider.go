@@ -202,7 +202,7 @@ func terms(next Subscription, prev *Subscription, p Provider, news News, plan *P
 		next.CancelAtPeriodEnd = setToEnd(p)
 		switch {
 		case !next.CancelAtPeriodEnd:
-			next.LeewayUntil = end.Add(leeway)
+			next.LeewayUntil = bounded(end.Add(leeway))
 		case !p.CancelAt.IsZero() && p.CancelAt.Before(end):
 			next.ExpiresAt = p.CancelAt
 		}
@@ -211,10 +211,10 @@ func terms(next Subscription, prev *Subscription, p Provider, news News, plan *P
 			return next, SkipPeriodMissing
 		}
 		next.CancelAtPeriodEnd = setToEnd(p)
-		since := unpaidSince(p)
+		since := bounded(unpaidSince(p))
 		if prev == nil || (prev.UnpaidSince.IsZero() && renewalIsUnpaid(p, news, since)) {
 			next.ExpiresAt, next.UnpaidSince = since, since
-			next.GraceUntil = since.Add(plan.Grace)
+			next.GraceUntil = bounded(since.Add(plan.Grace))
 		}
 	case Paused:
 		next.CancelAtPeriodEnd = setToEnd(p)
@@ -247,6 +247,14 @@ func terms(next Subscription, prev *Subscription, p Provider, news News, plan *P
 		next.ExpiredAt = time.Time{}
 	}
 	return next, SkipNone
+}
+
+// bounded keeps an end within the years that an instant may have: one after them would read as a lifetime.
+func bounded(end time.Time) time.Time {
+	if end.After(maxInstant) {
+		return maxInstant
+	}
+	return end
 }
 
 // setToEnd: the flag, or a cancel_at that is not after the period's end. A later cancel_at lets it renew first.

@@ -1,6 +1,7 @@
 package subscription_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -147,6 +148,22 @@ func TestInvoicesThatAreSentCountFromTheirDueDate(t *testing.T) {
 	r := (&row{t: t}).hears(says("active", p1, p2, sent), p1).hears(says("past_due", p2, p3, sent), p2.Add(14*day+time.Hour))
 	require.Equal(t, p2.Add(14*day), r.sub.ExpiresAt)
 	require.Equal(t, p2.Add(14*day+grace), r.sub.GraceUntil)
+}
+
+func TestNoEndOfAProviderIsALifetime(t *testing.T) {
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	for name, p := range map[string]subscription.Provider{
+		"leeway": says("active", p1, last),
+		"grace":  says("past_due", last, last),
+		"due date": says("past_due", p1, p2, func(p *subscription.Provider) {
+			p.SendInvoice, p.DaysUntilDue, p.Invoice.BillingReason = true, math.MaxInt32, "subscription_cycle"
+		}),
+	} {
+		sub := (&row{t: t}).hears(p, p1).sub
+		for _, end := range []time.Time{sub.ExpiresAt, sub.LeewayUntil, sub.GraceUntil, sub.UnpaidSince} {
+			require.False(t, subscription.IsForever(end), "%s: %s", name, end)
+		}
+	}
 }
 
 func TestFirstSightWhenAlreadyPastDue(t *testing.T) {
