@@ -21,6 +21,9 @@ const (
 	maxDepth = 16
 	// maxFieldErrors are told at once; a body of a million wrong fields must not make an answer of its size.
 	maxFieldErrors = 50
+	// maxPointer is the longest pointer, in bytes. Every value of the body gets one, so below a name of half a megabyte a
+	// list of zeros would cost a hundred gigabytes of copying, and an answer could be fifty times its question.
+	maxPointer = 512
 )
 
 // given are the names of the top-level fields of a body, so that a PATCH can tell null from absent.
@@ -125,9 +128,10 @@ func (b *binder) read(pointer string, depth int) any {
 	return object
 }
 
-// child is the pointer one level down. Below the deepest level pointers no longer grow.
+// child is the pointer one level down. Below the deepest level, and where they are long, pointers no longer grow: they name
+// what the wrong value is in.
 func child(pointer, name string, deep bool) string {
-	if deep {
+	if deep || len(pointer)+len(name) > maxPointer {
 		return pointer
 	}
 	return pointer + "/" + strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,32 @@ func TestBindBoundsDepthAndErrors(t *testing.T) {
 	_, err = decode([]byte(`{"list":[`+strings.TrimSuffix(strings.Repeat("1,", 10000), ",")+`]}`), &in)
 	require.ErrorAs(t, err, &p)
 	require.Len(t, p.Errors, maxFieldErrors)
+}
+
+// Each value of a body has a pointer, so a pointer must not carry what the body says at length: neither into memory, once
+// for every value, nor into the answer, once for every error.
+func TestBindBoundsPointers(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("n", 100_000)
+	for name, body := range map[string]string{
+		"values below a long name": `{"` + long + `":[` + strings.TrimSuffix(strings.Repeat("0,", 50_000), ",") + `]}`,
+		"errors below a long name": `{"` + long + `":{` + strings.TrimSuffix(strings.Repeat(`"a":0,`, 10_000), ",") + `}}`,
+		"long names below another": strings.Repeat(`{"`+long[:10_000]+`":`, maxDepth) + "0" + strings.Repeat("}", maxDepth),
+		"a long unknown name":      `{"` + long + `":0}`,
+	} {
+		var before, after runtime.MemStats
+		var in bound
+		var p *problemError
+		runtime.ReadMemStats(&before)
+		_, err := decode([]byte(body), &in)
+		runtime.ReadMemStats(&after)
+		require.ErrorAs(t, err, &p, name)
+		for _, wrong := range p.Errors {
+			require.LessOrEqual(t, len(wrong.Pointer), 2*maxPointer, name)
+		}
+		// Other tests allocate meanwhile; without the bound it is five gigabytes.
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), name)
+	}
 }
 
 // FuzzBind holds bind to two laws: it never panics, and what it takes means the same to encoding/json.
