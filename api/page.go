@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -75,6 +76,9 @@ func openCursor(list, cursor string, position any) bool {
 		return false
 	}
 	body := raw[cursorTag:]
+	if bytes.Contains(body, []byte(`\u0000`)) { // no key has it, and PostgreSQL's text cannot hold it
+		return false
+	}
 	return string(cursorCheck(list, body)) == string(raw[:cursorTag]) && json.Unmarshal(body, position) == nil
 }
 

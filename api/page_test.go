@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -117,4 +118,20 @@ func TestPagesRefuseWrongLimitsAndCursors(t *testing.T) {
 		require.Equal(t, []string{"/cursor"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"), name)
 	}
 	require.Equal(t, http.StatusOK, s.do(t, roleOperator, http.MethodGet, "/v1/subscriptions?limit=1&cursor="+good, "").status)
+
+	// The check in a cursor is no secret, so what is in it must be harmless whoever made it.
+	for _, c := range []struct {
+		path, list string
+		position   any
+	}{
+		{"/v1/plans?", "plans", "a\x00b"},
+		{"/v1/jobs/webhook-apply/runs?", filtered("runs", "webhook-apply"), runPosition{StartedAt: time.Unix(1, 0), RunID: "\x00"}},
+		{"/v1/subscriptions?", filtered("subscriptions", "", "", ""), map[string]string{"i": "\x00"}},
+		{"/v1/webhook-events?", filtered("webhook-events", "", "", ""), "\x00"},
+	} {
+		cursor, err := sealCursor(c.list, c.position)
+		require.NoError(t, err)
+		a := s.do(t, roleOperator, http.MethodGet, c.path+"cursor="+cursor, "")
+		require.Equal(t, []string{"/cursor"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"), c.path)
+	}
 }

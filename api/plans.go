@@ -165,7 +165,19 @@ func (p planRoutes) create(c echo.Context) error {
 	return c.JSON(http.StatusCreated, showPlan(written))
 }
 
+// pathKey is the key in the path.
+func pathKey(c echo.Context) (string, error) {
+	key := pathText(c, "key")
+	var errs fieldErrors
+	errs.line("/key", key, maxID, true)
+	return key, errs.err()
+}
+
 func (p planRoutes) change(c echo.Context) error {
+	key, err := pathKey(c)
+	if err != nil {
+		return err
+	}
 	var in planIn
 	present, err := bind(c, &in)
 	if err != nil {
@@ -174,7 +186,7 @@ func (p planRoutes) change(c echo.Context) error {
 	if present["key"] {
 		return invalid(FieldError{"/key", "cannot be changed; subscriptions name it"})
 	}
-	written, err := p.store.ChangePlan(c.Request().Context(), pathText(c, "key"), func(plan *store.Plan) error { return in.into(plan, present) })
+	written, err := p.store.ChangePlan(c.Request().Context(), key, func(plan *store.Plan) error { return in.into(plan, present) })
 	if err != nil {
 		return err
 	}
@@ -182,7 +194,11 @@ func (p planRoutes) change(c echo.Context) error {
 }
 
 func (p planRoutes) one(c echo.Context) error {
-	plan, err := p.store.Plan(c.Request().Context(), pathText(c, "key"))
+	key, err := pathKey(c)
+	if err != nil {
+		return err
+	}
+	plan, err := p.store.Plan(c.Request().Context(), key)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,12 @@ func TestPlansRefuseWrongFields(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	s.must(t, http.StatusCreated, http.MethodPost, "/v1/plans", `{"key":"pro"}`)
+	for _, key := range []string{"%00", "%ff", "a%0Ab", strings.Repeat("k", maxID+1)} {
+		a := s.do(t, roleAdmin, http.MethodGet, "/v1/plans/"+key, "")
+		require.Equal(t, []string{"/key"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"), key)
+		a = s.do(t, roleAdmin, http.MethodPatch, "/v1/plans/"+key, `{"name":"n"}`)
+		require.Equal(t, []string{"/key"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"), key)
+	}
 	for body, pointer := range map[string]string{
 		`"name":"a\nb"`: "/name", `"features":["a","a"]`: "/features/1", `"features":[""]`: "/features/0", `"features":"images"`: "/features",
 		`"stripe_price_ids":["p\u0007"]`: "/stripe_price_ids/0", `"features":[` + strings.TrimSuffix(strings.Repeat(`"a",`, 201), ",") + `]`: "/features",
