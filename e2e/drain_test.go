@@ -31,7 +31,7 @@ func (s *system) expired(t *testing.T) int {
 // awaitExpired waits until at least n are marked, while the process runs.
 func (s *system) awaitExpired(t *testing.T, n int) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d are marked", n), func() error {
+	awaitEvery(t, lookSeldom, fmt.Sprintf("%d are marked", n), func() error {
 		if have := s.expired(t); have < n {
 			return fmt.Errorf("%d are", have)
 		}
@@ -152,7 +152,7 @@ func (s *system) text(t *testing.T, query string, args ...any) string {
 // awaitDispatched waits until every fact has been told to whoever wants it.
 func (s *system) awaitDispatched(t *testing.T) {
 	t.Helper()
-	await(t, "every fact is dispatched", func() error {
+	awaitEvery(t, lookSeldom, "every fact is dispatched", func() error {
 		if n := s.count(t, `SELECT count(*) FROM outbox WHERE status = 'pending'`); n > 0 {
 			return fmt.Errorf("%d wait", n)
 		}

@@ -24,16 +24,22 @@ const (
 	// patience is how long a test waits for something that comes within a second or two on an idle machine. It only
 	// bounds a test that fails.
 	patience = 90 * time.Second
-	// lookEvery is how often it looks.
-	lookEvery = 10 * time.Millisecond
+	// lookEvery is how often it looks; lookSeldom is for a look that costs the database some of its time.
+	lookEvery  = 20 * time.Millisecond
+	lookSeldom = 250 * time.Millisecond
 )
 
 // await looks until ask returns nil, and fails with its last error when that takes too long.
 func await(t *testing.T, what string, ask func() error) {
 	t.Helper()
+	awaitEvery(t, lookEvery, what, ask)
+}
+
+func awaitEvery(t *testing.T, pause time.Duration, what string, ask func() error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		err := ask()

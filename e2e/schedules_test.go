@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -84,6 +85,22 @@ func newOperator(t *testing.T) (*system, operator) {
 	return s, operator{temporalBinary(t), address, namespace}
 }
 
+// apply applies the schedules. A server that a busy machine keeps from answering in time is asked again.
+func apply(t *testing.T, p program) string {
+	t.Helper()
+	var out string
+	await(t, "the schedules are applied", func() error {
+		r := p.run(t, "schedules", "apply")
+		if r.code == exitUnreachable {
+			return errors.New(r.stderr)
+		}
+		require.Zero(t, r.code, r.stderr)
+		out += r.stdout
+		return nil
+	})
+	return out
+}
+
 // The fixed set of schedules: the same whoever applies it, and an operator's pause stays.
 func TestSchedulesAreApplied(t *testing.T) {
 	t.Parallel()
@@ -118,11 +135,11 @@ func TestSchedulesAreApplied(t *testing.T) {
 	}
 
 	t.Run("a cadence reaches the server", func(t *testing.T) {
-		out := s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s").done(t, "schedules", "apply")
+		out := apply(t, s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s"))
 		require.Contains(t, out, "changed subscription-expiry")
 		require.Equal(t, "2s", o.describe(t, "subscription-expiry").every())
 		require.Equal(t, "10s", o.describe(t, "webhook-apply").every())
-		again := s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s").done(t, "schedules", "apply")
+		again := apply(t, s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s"))
 		require.NotContains(t, again, "changed")
 	})
 
@@ -130,7 +147,7 @@ func TestSchedulesAreApplied(t *testing.T) {
 		for _, job := range jobs {
 			o.done(t, "schedule", "toggle", "--schedule-id", job.id, "--pause", "--reason", "moving the database")
 		}
-		out := s.program().done(t, "schedules", "apply") // back to 10s: it is written, not only looked at
+		out := apply(t, s.program()) // back to 10s: it is written, not only looked at
 		require.Contains(t, out, "changed subscription-expiry")
 		list := s.program().done(t, "schedules", "list")
 		for _, job := range jobs {
@@ -186,7 +203,14 @@ func TestOperatorRunsJobsAtWill(t *testing.T) {
 	}
 	for _, job := range jobs {
 		await(t, "the backfill of "+job.id, func() error { return s.runs(t, job.id, "backfill", 7) })
-		await(t, "the trigger of "+job.id, func() error { return s.runs(t, job.id, "manual", 1) })
+		// The CLI names a run by the second, as a tick does. Where the two meet there is one run, and it counts as the tick's.
+		await(t, "the trigger of "+job.id, func() error {
+			err := s.runs(t, job.id, "manual", 1)
+			if err != nil {
+				o.done(t, "schedule", "trigger", "--schedule-id", job.id, "--overlap-policy", "AllowAll")
+			}
+			return err
+		})
 	}
 
 	// What the Web UI does for "start like this one" and for "reset".
