@@ -221,6 +221,8 @@ func keepState(t *testing.T, h devHouse) {
 	rival := h.run(t, "dev", "--data-dir", h.data, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--temporal-ui", "127.0.0.1:0")
 	require.NotZero(t, rival.code)
 	require.Contains(t, rival.stderr, "another process is using")
+	require.Len(t, strings.Split(strings.TrimSpace(rival.stderr), "\n"), 1, "in one sentence")
+	require.FileExists(t, filepath.Join(h.data, "dev.json"), "the first one can still be found")
 	first.stopsCleanly(t, h.data)
 
 	second := h.dev(t, "--data-dir", h.data)

@@ -56,6 +56,12 @@ func (p *program) runDev(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
+	// Before anything is touched: the folder may belong to a system that runs.
+	release, err := devstack.HoldFolder(dataDir)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if err := removeDevFile(dataDir); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -56,6 +57,19 @@ func lockFile(path string) (*os.File, bool, error) {
 		return nil, false, file.Close()
 	}
 	return nil, false, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+}
+
+// HoldFolder takes a folder for this process until release is called or the process ends, however it ends. An error says
+// in one sentence that another process has it, or that it cannot be written to.
+func HoldFolder(folder string) (release func(), err error) {
+	lock, ok, err := lockFile(filepath.Join(folder, "lock"))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("taking the folder %s: %w", folder, err)
+	case !ok:
+		return nil, fmt.Errorf("another process is using %s; stop it first, or use another data folder", folder)
+	}
+	return func() { _ = lock.Close() }, nil // closing is what frees it; there is nothing to do about an error
 }
 
 // pause waits for d and reports false when ctx ended first.
