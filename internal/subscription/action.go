@@ -84,19 +84,24 @@ func (s Subscription) Pause(at time.Time) (Subscription, []Change, error) {
 	return s, []Change{{EventPaused, s.AccessUntil()}}, nil
 }
 
-// Resume lifts the hold. With addPausedTime the time that was left when the hold began is left again: ours moves its
+// Resume lifts the hold, and takes one of ours out of the status paused, which it can be made with; out of a provider's
+// own pause only the provider does. With addPausedTime the time that was left when the hold began is left again: ours moves its
 // end, one of a provider gets it as CompUntil, because its term is not ours to move. That brings one back that ended
 // while it was held.
 func (s Subscription) Resume(at time.Time, addPausedTime bool) (Subscription, []Change, error) {
 	if err := s.changeable(); err != nil {
 		return s, nil, err
 	}
-	if !s.Held() {
+	madePaused := s.Ours() && s.Status == Paused
+	if !s.Held() && !madePaused {
 		return s, nil, conflict("the subscription is not paused")
 	}
-	heldAt := s.HeldAt
+	if madePaused {
+		s.Status = Active
+	}
+	wasHeld, heldAt := s.Held(), s.HeldAt
 	s.HeldAt = time.Time{}
-	if addPausedTime && !IsForever(s.AccessUntil()) {
+	if addPausedTime && wasHeld && !IsForever(s.AccessUntil()) {
 		end := s.ExpiresAt
 		if !s.Ours() {
 			end = s.AccessUntil()

@@ -76,6 +76,32 @@ func TestPauseAndResume(t *testing.T) {
 	require.Zero(t, back.ExpiredAt)
 }
 
+func TestOneOfOursThatWasMadePausedHasAWayOut(t *testing.T) {
+	at := noon.Add(-10 * time.Minute)
+	made := ours()
+	made.Status = subscription.Paused
+	held, _, err := made.Pause(at)
+	require.NoError(t, err)
+	for name, s := range map[string]subscription.Subscription{"as made": made, "held as well": held} {
+		for _, addPausedTime := range []bool{false, true} {
+			resumed, changes, err := s.Resume(at, addPausedTime)
+			require.NoError(t, err, name)
+			require.True(t, resumed.Gives(at), name)
+			require.Equal(t, made.ExpiresAt, resumed.ExpiresAt, name)
+			require.Equal(t, subscription.EventResumed, changes[0].Type, name)
+		}
+	}
+	theirs := stripes()
+	theirs.Status = subscription.Paused
+	_, _, err = theirs.Resume(at, false)
+	require.ErrorIs(t, err, subscription.ErrConflict, "only the provider ends its own pause")
+	theirs, _, err = theirs.Pause(at)
+	require.NoError(t, err)
+	theirs, _, err = theirs.Resume(at, false)
+	require.NoError(t, err)
+	require.Equal(t, subscription.Paused, theirs.Status)
+}
+
 func TestExtend(t *testing.T) {
 	s, _, err := ours().Extend(noon.Add(-time.Minute), time.Hour)
 	require.NoError(t, err)
