@@ -139,14 +139,18 @@ func Apply(prev *Subscription, p Provider, news News, plan *Plan, leeway time.Du
 	return Outcome{Next: next, Changes: changes(prev, next)}
 }
 
-// olderOrTie compares the news with what the row knows. older: the news must change nothing. tie: both are of one
-// second, so the order was decided by rank and is worth asking about.
+// clockTolerance is how far the provider's clock may be ahead of ours. It is that of the webhook signatures.
+const clockTolerance = 300 * time.Second
+
+// olderOrTie compares the news with what the row knows. older: the news must change nothing. tie: the order is worth asking
+// about, because both are of one second, so that rank decided, or because the row's truth is dated in the future.
 func olderOrTie(prev Subscription, p Provider, news News) (older, tie bool) {
 	switch {
 	case prev.TruthAt.IsZero() || news.Created.After(prev.TruthAt):
 		return false, false
 	case news.Created.Before(prev.TruthAt):
-		return true, false
+		// A truth that lies ahead of our clock shuts out all news until then. Only the provider can say whether it holds.
+		return true, prev.TruthAt.After(news.Received.Add(clockTolerance))
 	}
 	if have, got := rank[prev.ProviderStatus], rank[p.Status]; got != have {
 		return got < have, true

@@ -41,11 +41,15 @@ type row struct {
 	t    *testing.T
 	sub  *subscription.Subscription
 	last subscription.Outcome
+	now  time.Time // of the latest receipt; what comes late is received late
 }
 
 func (r *row) hears(p subscription.Provider, created time.Time) *row {
 	r.t.Helper()
-	r.last = subscription.Apply(r.sub, p, subscription.News{Created: created, Received: created.Add(time.Second)}, plan, leeway)
+	if received := created.Add(time.Second); received.After(r.now) {
+		r.now = received
+	}
+	r.last = subscription.Apply(r.sub, p, subscription.News{Created: created, Received: r.now}, plan, leeway)
 	if r.last.Skip == subscription.SkipNone {
 		next := r.last.Next
 		r.sub = &next
@@ -253,6 +257,15 @@ func TestOrder(t *testing.T) {
 	}
 	tie := (&row{t: t}).hears(active, p1).hears(says("past_due", p1, p2), p1)
 	require.True(t, tie.sub.NeedsReconcile, "the order within a second was only guessed")
+}
+
+func TestATruthFromTheFutureIsAskedAbout(t *testing.T) {
+	for truth, marked := range map[time.Time]bool{p1.AddDate(70, 0, 0): true, p1.Add(time.Minute): false} {
+		r := (&row{t: t}).hears(says("active", p1, p2), truth)
+		o := subscription.Apply(r.sub, says("canceled", p1, p2), subscription.News{Created: p1, Received: p1}, plan, leeway)
+		require.Equal(t, subscription.SkipStale, o.Skip)
+		require.Equal(t, marked, o.Mark, "two clocks may differ by a little; %s shuts out all news until then", truth)
+	}
 }
 
 func TestLocalFactsStay(t *testing.T) {
