@@ -15,7 +15,7 @@ const ObjectThinEvent = "v2.core.event"
 
 // Event is the envelope of a Stripe event. It is decoded by ourselves: stripe-go refuses an event of another API
 // version, and a thin event is a JSON error to it. Only the id is certain; whatever else is missing, of the wrong type,
-// longer than 255 bytes or holds U+0000 (PostgreSQL's text cannot) is left at its zero value, which means unknown.
+// longer than 255 bytes or holds a control character (PostgreSQL's text cannot hold U+0000) is left at its zero value, which means unknown.
 type Event struct {
 	ID         string
 	Object     string // "event" or ObjectThinEvent
@@ -31,7 +31,7 @@ type Event struct {
 }
 
 // ParseEvent reads the envelope of a verified body. The only error is ErrMalformed: not JSON (nesting beyond 10,000
-// levels counts as that), not an object, or an id that is absent, not a string, empty, over 255 bytes or holding U+0000.
+// levels counts as that), not an object, or an id that is absent, not a string, empty, over 255 bytes or holding a control character.
 // Of a repeated key the last one counts.
 func ParseEvent(body []byte) (Event, error) {
 	var in struct {

@@ -70,6 +70,7 @@ func TestParseEventRefuses(t *testing.T) {
 		"number as id":       `{"id":17}`,
 		"object as id":       `{"id":{"id":"evt_1"}}`,
 		"U+0000 in the id":   `{"id":"evt\u0000"}`,
+		"a line break":       `{"id":"evt\n1"}`,
 		"id of 256 bytes":    `{"id":"` + strings.Repeat("e", 256) + `"}`,
 		"the last id is bad": `{"id":"evt_1","id":7}`,
 		"a bottomless body":  `{"id":"evt_1","data":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + `}`,

@@ -3,9 +3,11 @@ package payment
 import (
 	"encoding/json"
 	"math"
+	"net/mail"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // The scalars of a payload, decoded so that a wrong type is unknown and never an error: one odd field must not cost us
@@ -52,9 +54,18 @@ func (i *instant) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// storable returns s, or "" when PostgreSQL could not store or index it, or when it is blank.
+// storable returns s, or "" when PostgreSQL could not store or index it, when it is blank, or when it is more than one line:
+// nobody could ask for a user with a line break in the id, and no mail goes to a name with one.
 func storable(s string) string {
-	if len(s) > maxText || strings.ContainsRune(s, 0) || strings.TrimSpace(s) == "" {
+	if len(s) > maxText || strings.ContainsFunc(s, unicode.IsControl) || strings.TrimSpace(s) == "" {
+		return ""
+	}
+	return s
+}
+
+// address returns s, or "" when no mail could be sent to it: the API refuses such an address as well.
+func address(s string) string {
+	if parsed, err := mail.ParseAddress(s); err != nil || parsed.Address != s {
 		return ""
 	}
 	return s

@@ -29,7 +29,7 @@ func Subscription(raw json.RawMessage) (subscription.Provider, error) {
 		ExternalID: id,
 		CustomerID: customer.firstText(idPlaces),
 		UserID:     object.firstText(userPlaces),
-		Email:      customer.at("email").text(),
+		Email:      address(customer.at("email").text()),
 		Name:       customer.at("name").text(),
 
 		Status:   object.at("status").text(),

@@ -3,6 +3,7 @@ package payment
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,5 +194,26 @@ func BenchmarkEventToSubscription(b *testing.B) {
 		require.NoError(b, err)
 		_, err = Subscription(event.Data)
 		require.NoError(b, err)
+	}
+}
+
+// What the API refuses to take, it must not find in its tables because a customer typed it in at the provider.
+func TestTextsThatCannotBeUsedAreUnknown(t *testing.T) {
+	t.Parallel()
+	of := func(user, email, name string) subscription.Provider {
+		raw, err := json.Marshal(map[string]any{
+			"id": "sub_1", "metadata": map[string]string{"user_id": user}, "customer": map[string]string{"id": "cus_1", "email": email, "name": name},
+		})
+		require.NoError(t, err)
+		p, err := Subscription(raw)
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, subscription.Provider{ExternalID: "sub_1", CustomerID: "cus_1", UserID: "u 1", Email: "ada@example.com", Name: "Ada Ö."}, of("u 1", "ada@example.com", "Ada Ö."))
+	for _, bad := range []string{"a\nb", "a\r\nBcc: b@example.com", "\x00", "a\x7f", "a\u0085b", " ", strings.Repeat("x", 256)} {
+		require.Equal(t, subscription.Provider{ExternalID: "sub_1", CustomerID: "cus_1"}, of(bad, bad, bad), "%q", bad)
+	}
+	for _, bad := range []string{"ada", "Ada <ada@example.com>", "ada@example.com, eve@example.com", "@example.com", "a b@example.com"} {
+		require.Empty(t, of("u", bad, "n").Email, bad)
 	}
 }
