@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,7 +32,7 @@ type Tally struct {
 	More                              bool
 }
 
-func (in *Intake) applyGroups(queue <-chan store.WebhookEvent) {
+func (in *Intake) applyGroups(queue <-chan stored) {
 	for first := range queue {
 		in.applyUntilDone(waiting(first, queue))
 	}
@@ -39,7 +40,7 @@ func (in *Intake) applyGroups(queue <-chan store.WebhookEvent) {
 
 // applyUntilDone stays with a group while the database is away, as long as the lease holds: Temporal may be down too,
 // and then nobody else would come.
-func (in *Intake) applyUntilDone(group []store.WebhookEvent) {
+func (in *Intake) applyUntilDone(group []stored) {
 	giveUp := time.Now().Add(lease - applyTimeout)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		_, err := in.apply(in.working, group)
@@ -65,8 +66,11 @@ func (in *Intake) ApplyDue(ctx context.Context, limit int) (Tally, error) {
 	if err != nil {
 		return t, err
 	}
-	for start := 0; start < len(events); start += groupSize {
-		group := events[start:min(start+groupSize, len(events))]
+	for events := range slices.Chunk(events, groupSize) {
+		group := make([]stored, len(events))
+		for i, event := range events {
+			group[i].event = event
+		}
 		done, err := in.apply(ctx, group)
 		t.Scanned += len(group)
 		t.Changed += done.Changed
@@ -89,10 +93,11 @@ type read struct {
 
 // apply works a group together; if that fails, each by itself, so that one poison event stops nobody. An error means
 // that the database could not be asked and that the group is still leased and undone.
-func (in *Intake) apply(ctx context.Context, group []store.WebhookEvent) (Tally, error) {
+func (in *Intake) apply(ctx context.Context, group []stored) (Tally, error) {
 	var t Tally
 	var ready []read
-	for _, e := range group {
+	for _, one := range group {
+		e := one.event
 		if e.Attempts > MaxAttempts {
 			// It was leased as often as it may be and never came to an end: it kills its processes.
 			if err := in.fail(ctx, e, "", errors.New("no attempt came to an end")); err != nil {
@@ -101,7 +106,7 @@ func (in *Intake) apply(ctx context.Context, group []store.WebhookEvent) (Tally,
 			t.Failed++
 			continue
 		}
-		r, ignored, err := in.readEvent(e)
+		r, ignored, err := in.readEvent(one)
 		switch {
 		case err != nil:
 			if err := in.fail(ctx, e, r.kind, err); err != nil {
@@ -147,26 +152,30 @@ func (in *Intake) apply(ctx context.Context, group []store.WebhookEvent) (Tally,
 
 // readEvent turns a stored event into news, or says why it is only kept. What was stored was verified then; it is not
 // verified again.
-func (in *Intake) readEvent(e store.WebhookEvent) (r read, ignored string, err error) {
-	r.event = e
+func (in *Intake) readEvent(s stored) (r read, ignored string, err error) {
+	r.event = s.event
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("reading the event panicked: %v", p)
 		}
 	}()
-	envelope, err := payment.ParseEvent(e.Payload)
-	if err != nil {
-		return r, "", err
+	envelope := s.envelope
+	if envelope == nil {
+		parsed, err := payment.ParseEvent(s.event.Payload)
+		if err != nil {
+			return r, "", err
+		}
+		envelope = &parsed
 	}
 	r.kind = envelope.Type
-	if ignored := in.ignored(envelope); ignored != "" {
+	if ignored := in.ignored(*envelope); ignored != "" {
 		return r, ignored, nil
 	}
 	provider, err := payment.Subscription(envelope.Data)
 	if err != nil {
 		return r, "", err
 	}
-	r.news = store.SubscriptionNews{EventID: e.ID, Provider: provider, News: subscription.News{
+	r.news = store.SubscriptionNews{EventID: s.event.ID, Provider: provider, News: subscription.News{
 		Created: envelope.Created, Deleted: envelope.Type == eventDeleted,
 	}}
 	return r, "", nil

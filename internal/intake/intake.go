@@ -54,9 +54,9 @@ type Intake struct {
 	log      *zap.Logger
 
 	receipts chan receipt
-	queues   [appliers]chan store.WebhookEvent
+	queues   [appliers]chan stored
 	stop     chan struct{} // closed: nothing more is taken
-	stored   chan struct{} // closed: nothing more will be stored
+	full     chan struct{} // closed: nothing more will be stored
 	storing  sync.WaitGroup
 	applying sync.WaitGroup
 	working  context.Context
@@ -64,8 +64,15 @@ type Intake struct {
 }
 
 type receipt struct {
-	event  store.WebhookEvent
+	stored
 	answer chan outcome // holds one, so that nobody waits for a caller who has left
+}
+
+// stored is an event in the database that is to be applied.
+type stored struct {
+	event store.WebhookEvent
+	// envelope is what was read of the event when it came in, nil when that was in another process or before.
+	envelope *payment.Event
 }
 
 type outcome struct {
@@ -75,13 +82,13 @@ type outcome struct {
 
 // New starts the goroutines that store and apply. The pool behind the store is best the intake's own.
 func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
-	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), stored: make(chan struct{})}
+	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{})}
 	in.working, in.cut = context.WithCancel(context.Background())
 	for range storers {
 		in.storing.Go(in.storeGroups)
 	}
 	for i := range in.queues {
-		in.queues[i] = make(chan store.WebhookEvent, backlog)
+		in.queues[i] = make(chan stored, backlog)
 		in.applying.Go(func() { in.applyGroups(in.queues[i]) })
 	}
 	return in
@@ -90,10 +97,10 @@ func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
 // Receive stores a verified event. When it returns without an error the event is committed, by this call or an earlier
 // one (duplicate), and will be applied.
 func (in *Intake) Receive(ctx context.Context, event payment.Event, body []byte) (duplicate bool, err error) {
-	r := receipt{answer: make(chan outcome, 1), event: store.WebhookEvent{
+	r := receipt{answer: make(chan outcome, 1), stored: stored{envelope: &event, event: store.WebhookEvent{
 		ID: store.NewID(), Provider: "stripe", ExternalID: event.ID, Type: event.Type, APIVersion: event.APIVersion, Livemode: event.Livemode,
 		ObjectID: event.ObjectID, Created: event.Created, Ignored: in.ignored(event), Payload: body,
-	}}
+	}}}
 	select {
 	case in.receipts <- r:
 	case <-in.stop:
@@ -106,7 +113,7 @@ func (in *Intake) Receive(ctx context.Context, event payment.Event, body []byte)
 		return s.duplicate, s.err
 	case <-ctx.Done():
 		return false, ctx.Err()
-	case <-in.stored:
+	case <-in.full:
 	}
 	select {
 	case s := <-r.answer:
@@ -153,7 +160,7 @@ const (
 func (in *Intake) Drain(ctx context.Context) error {
 	close(in.stop)
 	in.storing.Wait()
-	close(in.stored)
+	close(in.full)
 	for i := range in.queues {
 		close(in.queues[i])
 	}
@@ -216,7 +223,7 @@ func (in *Intake) storeGroup(group []receipt) {
 	for i, r := range group {
 		isNew := fresh[r.event.ID]
 		if err == nil && isNew && events[i].Ignored == "" {
-			in.enqueue(events[i])
+			in.enqueue(r.stored)
 		}
 		r.answer <- outcome{duplicate: !isNew, err: err}
 	}
@@ -224,14 +231,14 @@ func (in *Intake) storeGroup(group []receipt) {
 
 // enqueue hands a stored event to its applier. When that has too much waiting, the event's lease runs out and the job
 // takes it.
-func (in *Intake) enqueue(e store.WebhookEvent) {
+func (in *Intake) enqueue(e stored) {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(e.ObjectID))
-	e.Attempts = 1
+	_, _ = h.Write([]byte(e.event.ObjectID))
+	e.event.Attempts = 1
 	select {
 	case in.queues[h.Sum32()%appliers] <- e:
 	default:
-		in.log.Warn("applier is full, event left to the job", zap.String("event_id", e.ExternalID))
+		in.log.Warn("applier is full, event left to the job", zap.String("event_id", e.event.ExternalID))
 	}
 }
 
@@ -242,7 +249,7 @@ func (in *Intake) Replay(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = in.apply(ctx, []store.WebhookEvent{event})
+	_, err = in.apply(ctx, []stored{{event: event}})
 	return err
 }
 
