@@ -3,12 +3,11 @@ package temporalclient_test
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"termkeeper/internal/temporalclient"
 )
