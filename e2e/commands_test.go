@@ -38,8 +38,13 @@ func TestExitCodesOfUsage(t *testing.T) {
 	t.Parallel()
 	p := program{}
 	for _, args := range [][]string{
-		{"no-such-command"}, {"api", "surplus"}, {"api", "--no-such-flag"}, {"apikey", "create", "--role", "king", "--name", "x"},
-		{"apikey", "create", "--role", "admin"}, {"apikey", "revoke", "not-an-id"}, {"worker", "--queues", "no-such-queue"},
+		{"no-such-command"},
+		{"api", "surplus"},
+		{"api", "--no-such-flag"},
+		{"apikey", "create", "--role", "king", "--name", "x"},
+		{"apikey", "create", "--role", "admin"},
+		{"apikey", "revoke", "not-an-id"},
+		{"worker", "--queues", "no-such-queue"},
 		{"dev", "--ephemeral", "--data-dir", "x"},
 	} {
 		with := program{environ: []string{"DATABASE_URL=postgres://nobody@127.0.0.1:9/none"}}

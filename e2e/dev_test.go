@@ -213,7 +213,9 @@ func nobody(t *testing.T) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
+// keepState stops and kills a system on one folder and demands that what was kept is there each time.
 func keepState(t *testing.T, h devHouse) {
+	t.Helper()
 	first := h.dev(t, "--data-dir", h.data)
 	before := first.awaitReady(t, h.data)
 	before.caller().want(t, http.StatusCreated, http.MethodPut, "/v1/users/u_kept", map[string]any{"email": "kept@example.com"})

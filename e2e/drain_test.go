@@ -114,11 +114,11 @@ func atWork(t *testing.T, temporal client.Client) string {
 			return err
 		}
 		for _, running := range schedule.Info.RunningWorkflows {
-			described, err := temporal.DescribeWorkflowExecution(t.Context(), running.WorkflowID, running.FirstExecutionRunID)
+			described, err := temporal.DescribeWorkflow(t.Context(), running.WorkflowID, running.FirstExecutionRunID)
 			if err != nil {
 				return err
 			}
-			for _, activity := range described.PendingActivities {
+			for _, activity := range described.RawResponse.PendingActivities {
 				if identity = activity.LastWorkerIdentity; identity != "" {
 					return nil
 				}

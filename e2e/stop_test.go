@@ -52,20 +52,19 @@ func (p *pair) do(transport *http.Transport, send func(caller) (answer, error)) 
 	}
 }
 
-// watch asks for readiness until it is told no.
+// watch asks for readiness until it is told no, and sends everybody to the second one then.
 func (p *pair) watch(ctx context.Context) error {
-	for tick := time.NewTicker(lookEvery); ; {
-		if !p.first.running() || ready(p.first.ops) != nil {
-			p.left.Store(true)
-			tick.Stop()
-			return nil
-		}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for ready(p.first.ops) == nil {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+	p.left.Store(true)
+	return nil
 }
 
 // One of two APIs is told to stop while clients of every kind are at it. No request fails.
