@@ -11,12 +11,9 @@ import (
 )
 
 const (
-	// leaveEarly is how long before its next tick a run that lingers ends, so that the tick finds nothing running. A run
-	// of a short cadence leaves a fifth of it.
-	leaveEarly = 2 * time.Second
-	// lastCall is how long before the tick it ends when a row is known to become due in those seconds. Where the server has
-	// not closed the run by the tick, it starts the next one right after.
-	lastCall = 50 * time.Millisecond
+	// leaveEarly is how long before its next tick a run that lingers ends: about what the server takes to close it. Where
+	// the tick comes first, the server keeps it and starts it right after. See docs/adr/0001-linger-to-the-next-tick.md.
+	leaveEarly = 50 * time.Millisecond
 	// lookEvery is how often a waiting run looks for a row that was written meanwhile.
 	lookEvery = 100 * time.Millisecond
 	// heartbeatAfter is the part of the heartbeat time-out that passes before the first heartbeat: each one that reaches
@@ -30,7 +27,6 @@ type pace struct {
 	begun     time.Time // by this process's monotonic clock
 	budget    time.Duration
 	linger    time.Duration // until when it waits; not above budget
-	lastCall  time.Duration
 	stop      <-chan struct{}
 	watch     *watch
 	heartbeat func()
@@ -46,16 +42,14 @@ func newPace(ctx context.Context, in Run, w *watch) *pace {
 		beatAfter: time.Duration(float64(info.HeartbeatTimeout) * heartbeatAfter),
 	}
 	if in.Lingers && !in.ScheduledAt.IsZero() {
-		p.linger, p.lastCall = waiting(in, info.StartedTime, p.budget)
+		p.linger = waiting(in, info.StartedTime, p.budget)
 	}
 	return p
 }
 
-// waiting is how long a run that began at begun waits for what may come, and for what is known to come.
-func waiting(in Run, begun time.Time, budget time.Duration) (linger, known time.Duration) {
-	untilTick := nextTick(in, begun).Sub(begun)
-	early := min(leaveEarly, in.Every.Std()/5)
-	return min(untilTick-early, budget), min(untilTick-min(lastCall, early/2), budget)
+// waiting is how long a run that began at begun waits for the next due row.
+func waiting(in Run, begun time.Time, budget time.Duration) time.Duration {
+	return min(nextTick(in, begun).Sub(begun)-leaveEarly, budget)
 }
 
 // nextTick is the first instant of the schedule after at.
@@ -103,15 +97,11 @@ func (p *pace) wait(ctx context.Context, due time.Duration) bool {
 	case <-p.stop:
 		return false
 	}
-	elapsed := time.Since(p.begun)
-	until := p.linger
-	if due > 0 && elapsed+due <= p.lastCall {
-		until = p.lastCall
-	}
-	if p.watch.trigger != store.TriggerScheduled || elapsed >= until {
+	left := p.linger - time.Since(p.begun)
+	if p.watch.trigger != store.TriggerScheduled || left <= 0 {
 		return false
 	}
-	pause := min(lookEvery, until-elapsed)
+	pause := min(lookEvery, left)
 	if due > 0 {
 		pause = min(pause, due)
 	}

@@ -22,6 +22,7 @@ const setAsideLimit = 100
 func (a *Subscriptions) Expire(ctx context.Context, in Run) (Tally, error) {
 	return a.Runs.account(ctx, in, func(ctx context.Context, p *pace) (Tally, error) {
 		e := &expiry{store: a.Store, runs: a.Runs, in: in}
+		held := false // what is due is held by somebody else: the pass before could not have it either
 		for {
 			changed, early, err := e.pass(ctx, p)
 			if err != nil {
@@ -34,9 +35,11 @@ func (a *Subscriptions) Expire(ctx context.Context, in Run) (Tally, error) {
 			if err != nil {
 				return e.tally, err
 			}
-			if due <= 0 && changed > 0 {
+			if due <= 0 && (changed > 0 || !held) {
+				held = changed == 0
 				continue // they became due, or were let go, while the pass went on
 			}
+			held = due <= 0
 			// Rows that are due and held by somebody else are looked at again after a tenth of a second.
 			if !p.wait(ctx, max(due, 0)) {
 				return e.tally, nil

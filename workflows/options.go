@@ -8,8 +8,8 @@ import (
 )
 
 // heartbeat is how long a worker may be silent before its activity is given to another one. A lingering run of a 10-s
-// cadence lasts 8 s and sends its first heartbeat after three quarters of this, so it is never paid for one.
-const heartbeat = 12 * time.Second
+// cadence lasts nearly 10 s and sends its first heartbeat after three quarters of this, so it is never paid for one.
+const heartbeat = 14 * time.Second
 
 // quickSQL is for activities that loop short statements within the run's budget. A failed attempt is tried again soon:
 // most often the database was restarted. Five attempts take about 15 s; after them the run fails and the next tick
