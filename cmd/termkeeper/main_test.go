@@ -180,6 +180,8 @@ func TestExitCodes(t *testing.T) {
 	}
 	require.Equal(t, exitUnreachable, exitCode(&net.OpError{Op: "dial", Err: broken}))
 	require.Equal(t, exitNo, exitCode(&net.OpError{Op: "listen", Err: broken}))
+	_, noFile := os.Open(filepath.Join(t.TempDir(), "missing"))
+	require.Equal(t, exitNo, exitCode(fmt.Errorf("opening the log: %w", noFile)), "a file is no dependency that does not answer")
 	require.Equal(t, exitUsage, exitCode(errors.Join(usage(broken), broken)))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"slices"
 	"strings"
@@ -85,9 +86,12 @@ func unreachable(err error) error { return coded{err, exitUnreachable} }
 func exitCode(err error) int {
 	var c coded
 	var network *net.OpError
+	var file *fs.PathError
 	switch {
 	case errors.As(err, &c):
 		return c.code
+	case errors.As(err, &file): // the system's errors about files look like those of the network
+		return exitNo
 	case errors.As(err, &network) && network.Op == "listen": // an address of our own, no dependency
 		return exitNo
 	case store.Unavailable(err):
