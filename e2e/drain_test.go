@@ -11,8 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
-
-	"termkeeper/internal/storetest"
 )
 
 // dueAt makes n subscriptions that all end at one instant.
@@ -55,13 +53,9 @@ func TestHundredThousandEndAtOnce(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
 	s := newSystem(t)
-	address, namespace := storetest.Temporal(t)
-	s.environ = append(s.environ, "TEMPORAL_ADDRESS="+address, "TEMPORAL_NAMESPACE="+namespace, "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s")
+	temporal := s.useTemporal(t)
+	s.environ = append(s.environ, "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s")
 	s.plan(t)
-	temporal, err := client.Dial(client.Options{HostPort: address, Namespace: namespace})
-	require.NoError(t, err)
-	t.Cleanup(temporal.Close)
-
 	s.dueAt(t, n+1, now())
 	const renewed = "u_50000"
 	renewal := s.lockSubscription(t, renewed)
@@ -79,7 +73,7 @@ func TestHundredThousandEndAtOnce(t *testing.T) {
 
 	s.awaitExpired(t, n)
 	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM subscriptions WHERE status <> 'expired'`), "the one that is locked is left for now")
-	_, err = renewal.Exec(t.Context(), `UPDATE subscriptions SET expires_at = expires_at + interval '30 days', version = version + 1 WHERE user_id = $1`, renewed)
+	_, err := renewal.Exec(t.Context(), `UPDATE subscriptions SET expires_at = expires_at + interval '30 days', version = version + 1 WHERE user_id = $1`, renewed)
 	require.NoError(t, err)
 	require.NoError(t, renewal.Commit(t.Context()))
 	s.awaitWholeRun(t, "subscription-expiry")

@@ -19,7 +19,6 @@ import (
 
 	"termkeeper/internal/devstack"
 	"termkeeper/internal/simulator"
-	"termkeeper/internal/storetest"
 )
 
 // database is a PostgreSQL of a test's own, which it may stop.
@@ -92,8 +91,8 @@ func TestPostgresIsCutOff(t *testing.T) {
 	t.Parallel()
 	db := startDatabase(t)
 	s := openSystem(t, db.URL(databaseName))
-	address, namespace := storetest.Temporal(t)
-	s.environ = append(s.environ, "TEMPORAL_ADDRESS="+address, "TEMPORAL_NAMESPACE="+namespace,
+	s.useTemporal(t)
+	s.environ = append(s.environ,
 		"TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s", "TERMKEEPER_JOB_WEBHOOK_APPLY_EVERY=1s", "TERMKEEPER_JOB_OUTBOX_DELIVERY_EVERY=2s")
 	s.plan(t)
 	api, worker := s.startAPI(t), s.startWorker(t)

@@ -18,7 +18,6 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"termkeeper/internal/simulator"
-	"termkeeper/internal/storetest"
 )
 
 // jobs are the schedules by id, with the workflow and the queue that the contract gives them.
@@ -30,7 +29,8 @@ var jobs = []struct{ id, workflow, queue string }{
 
 // operator is a person with the Temporal CLI.
 type operator struct {
-	binary, address, namespace string
+	binary  string
+	environ []string
 }
 
 // try runs the Temporal CLI and returns its output.
@@ -39,7 +39,7 @@ func (o operator) try(ctx context.Context, args ...string) (string, error) {
 	defer cancel()
 	// As docs/operations.md says, but without the settings of whoever runs the tests.
 	cmd := exec.CommandContext(ctx, o.binary, append(args, "--output", "json", "--disable-config-file")...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "TEMPORAL_ADDRESS=" + o.address, "TEMPORAL_NAMESPACE=" + o.namespace}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, o.environ...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -48,10 +48,17 @@ func (o operator) try(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
+// done runs it as a person does, who asks again where the server of a busy machine does not answer in time.
 func (o operator) done(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := o.try(t.Context(), args...)
-	require.NoError(t, err)
+	var out string
+	await(t, "temporal "+strings.Join(args, " "), func() (err error) {
+		out, err = o.try(t.Context(), args...)
+		if err != nil && !strings.Contains(err.Error(), "busy") && !strings.Contains(err.Error(), "deadline exceeded") {
+			require.NoError(t, err)
+		}
+		return err
+	})
 	return out
 }
 
@@ -77,25 +84,25 @@ func (o operator) describe(t *testing.T, id string) described {
 }
 func (d described) every() string { return d.Schedule.Spec.Interval[0].Interval }
 
-func newOperator(t *testing.T) (*system, operator) {
+// newOperator is somebody at the Temporal CLI of a system's namespace.
+func newOperator(t *testing.T) (*system, operator, client.Client) {
 	t.Helper()
 	s := newSystem(t)
-	address, namespace := storetest.Temporal(t)
-	s.environ = append(s.environ, "TEMPORAL_ADDRESS="+address, "TEMPORAL_NAMESPACE="+namespace)
-	return s, operator{temporalBinary(t), address, namespace}
+	temporal := s.useTemporal(t)
+	return s, operator{temporalBinary(t), s.environ}, temporal
 }
 
-// apply applies the schedules. A server that a busy machine keeps from answering in time is asked again.
-func apply(t *testing.T, p program) string {
+// reaching runs a command that asks Temporal. A server that a busy machine keeps from answering in time is asked again.
+func (p program) reaching(t *testing.T, args ...string) string {
 	t.Helper()
 	var out string
-	await(t, "the schedules are applied", func() error {
-		r := p.run(t, "schedules", "apply")
+	await(t, "Temporal is reached", func() error {
+		r := p.run(t, args...)
+		out += r.stdout // what an attempt did before it lost the server is done
 		if r.code == exitUnreachable {
 			return errors.New(r.stderr)
 		}
 		require.Zero(t, r.code, r.stderr)
-		out += r.stdout
 		return nil
 	})
 	return out
@@ -104,14 +111,18 @@ func apply(t *testing.T, p program) string {
 // The fixed set of schedules: the same whoever applies it, and an operator's pause stays.
 func TestSchedulesAreApplied(t *testing.T) {
 	t.Parallel()
-	s, o := newOperator(t)
+	s, o, _ := newOperator(t)
 	made := 0
 	for _, r := range s.program().atOnce(t, 5, "schedules", "apply") {
+		made += strings.Count(r.stdout, "created ")
+		if r.code == exitUnreachable {
+			continue // a busy server
+		}
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "3 schedules are as they should be")
-		made += strings.Count(r.stdout, "created ")
 	}
-	require.Equal(t, len(jobs), made, "each is made by one of the five")
+	require.LessOrEqual(t, made, len(jobs), "none is made by two of the five")
+	require.Contains(t, s.program().reaching(t, "schedules", "apply"), "3 schedules are as they should be")
 
 	// The list comes from an index that is written a little later.
 	await(t, "all schedules are listed", func() error {
@@ -131,15 +142,15 @@ func TestSchedulesAreApplied(t *testing.T) {
 		d := o.describe(t, job.id)
 		require.Equal(t, "10s", d.every(), job.id)
 		require.NotEmpty(t, d.Schedule.State.Notes, "the note says what the job does")
-		require.Contains(t, s.program().done(t, "schedules", "list"), job.id)
+		require.Contains(t, s.program().reaching(t, "schedules", "list"), job.id)
 	}
 
 	t.Run("a cadence reaches the server", func(t *testing.T) {
-		out := apply(t, s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s"))
+		out := s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s").reaching(t, "schedules", "apply")
 		require.Contains(t, out, "changed subscription-expiry")
 		require.Equal(t, "2s", o.describe(t, "subscription-expiry").every())
 		require.Equal(t, "10s", o.describe(t, "webhook-apply").every())
-		again := apply(t, s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s"))
+		again := s.program("TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s").reaching(t, "schedules", "apply")
 		require.NotContains(t, again, "changed")
 	})
 
@@ -147,9 +158,9 @@ func TestSchedulesAreApplied(t *testing.T) {
 		for _, job := range jobs {
 			o.done(t, "schedule", "toggle", "--schedule-id", job.id, "--pause", "--reason", "moving the database")
 		}
-		out := apply(t, s.program()) // back to 10s: it is written, not only looked at
+		out := s.program().reaching(t, "schedules", "apply") // back to 10s: it is written, not only looked at
 		require.Contains(t, out, "changed subscription-expiry")
-		list := s.program().done(t, "schedules", "list")
+		list := s.program().reaching(t, "schedules", "list")
 		for _, job := range jobs {
 			d := o.describe(t, job.id)
 			require.True(t, d.Schedule.State.Paused, job.id)
@@ -165,7 +176,13 @@ func TestSchedulesAreApplied(t *testing.T) {
 
 	t.Run("another environment's are left alone", func(t *testing.T) {
 		staging := s.program("TERMKEEPER_ENV=staging", "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=3s")
-		r := staging.run(t, "schedules", "apply")
+		var r said
+		await(t, "Temporal is reached", func() error {
+			if r = staging.run(t, "schedules", "apply"); r.code == exitUnreachable {
+				return errors.New(r.stderr)
+			}
+			return nil
+		})
 		require.Equal(t, exitNo, r.code, "%s%s", r.stdout, r.stderr)
 		require.Contains(t, r.stderr, "development")
 		require.Contains(t, r.stderr, "staging")
@@ -176,7 +193,7 @@ func TestSchedulesAreApplied(t *testing.T) {
 // Everything that an operator can do to a job, on every job, several at once: each thing is done once all the same.
 func TestOperatorRunsJobsAtWill(t *testing.T) {
 	t.Parallel()
-	s, o := newOperator(t)
+	s, o, temporal := newOperator(t)
 	s.plan(t)
 	sim, err := simulator.Start(t.Context(), simulator.Options{})
 	require.NoError(t, err)
@@ -214,9 +231,6 @@ func TestOperatorRunsJobsAtWill(t *testing.T) {
 	}
 
 	// What the Web UI does for "start like this one" and for "reset".
-	temporal, err := client.Dial(client.Options{HostPort: o.address, Namespace: o.namespace})
-	require.NoError(t, err)
-	t.Cleanup(temporal.Close)
 	for _, job := range jobs {
 		work.add(t)
 		manual := s.count(t, `SELECT count(*) FROM job_runs WHERE job = $1 AND trigger = 'manual'`, job.id)

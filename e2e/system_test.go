@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"syscall"
@@ -12,6 +14,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
 
 	"termkeeper/internal/storetest"
 )
@@ -37,9 +42,30 @@ func newSystem(t *testing.T) *system {
 func newSystemWithJobs(t *testing.T) *system {
 	t.Helper()
 	s := newSystem(t)
+	s.useTemporal(t)
+	return s
+}
+
+// useTemporal gives the system a namespace. Its schedules end with the test: they would go on ticking until the last test
+// of all, and a development server has one database connection for everything.
+func (s *system) useTemporal(t *testing.T) client.Client {
+	t.Helper()
 	address, namespace := storetest.Temporal(t)
 	s.environ = append(s.environ, "TEMPORAL_ADDRESS="+address, "TEMPORAL_NAMESPACE="+namespace)
-	return s
+	c, err := client.Dial(client.Options{HostPort: address, Namespace: namespace, Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler))})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		for _, job := range jobs {
+			var none *serviceerror.NotFound // not every test makes them
+			if err := c.ScheduleClient().GetHandle(ctx, job.id).Delete(ctx); err != nil && !errors.As(err, &none) {
+				t.Logf("the schedule %s stays: %v", job.id, err)
+			}
+		}
+	})
+	return c
 }
 
 // openSystem makes the schema, where it is missing, and the first key.
