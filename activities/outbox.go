@@ -109,7 +109,7 @@ func (d *delivering) round(ctx context.Context, p *pace) (worked, early bool, er
 		}
 		cursor = batch.Cursor
 		d.count(Tally{Scanned: int64(batch.Facts), Changed: int64(batch.Facts)})
-		_, err = d.send(ctx, at)
+		_, err = d.send(ctx, p, at)
 		return batch.Facts, err
 	}
 	b.isolate = func() (bool, error) {
@@ -132,7 +132,7 @@ func (d *delivering) round(ctx context.Context, p *pace) (worked, early bool, er
 		if err != nil {
 			return false, false, err
 		}
-		n, err := d.send(ctx, at)
+		n, err := d.send(ctx, p, at)
 		if err != nil || n == 0 {
 			return done+isolated > 0, false, err
 		}
@@ -170,8 +170,9 @@ func (d *delivering) retryDeferred(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// send claims as many deliveries as are sent at once and sends them, outside any transaction.
-func (d *delivering) send(ctx context.Context, now time.Time) (int, error) {
+// send claims as many deliveries as are sent at once and sends them, outside any transaction. A slow mail server may take
+// longer than a heartbeat's time-out, so the run says meanwhile that it is alive: each message has its own deadline.
+func (d *delivering) send(ctx context.Context, p *pace, now time.Time) (int, error) {
 	if d.Mail == nil {
 		return 0, nil
 	}
@@ -184,7 +185,18 @@ func (d *delivering) send(ctx context.Context, now time.Time) (int, error) {
 	for _, one := range claimed {
 		group.Go(func() error { return d.sendOne(ctx, now, one) })
 	}
-	return len(claimed), group.Wait()
+	sent := make(chan error, 1)
+	go func() { sent <- group.Wait() }()
+	alive := time.NewTicker(time.Second)
+	defer alive.Stop()
+	for {
+		select {
+		case err := <-sent:
+			return len(claimed), err
+		case <-alive.C:
+			p.beat()
+		}
+	}
 }
 
 // sendOne sends one delivery and records what came of it. The error is the database's; what goes wrong with the message

@@ -14,6 +14,9 @@ const (
 	// leaveEarly is how long before its next tick a run that lingers ends: about what the server takes to close it. Where
 	// the tick comes first, the server keeps it and starts it right after. See docs/adr/0001-linger-to-the-next-tick.md.
 	leaveEarly = 50 * time.Millisecond
+	// makeRoom is how long before the tick it ends when a start by hand is kept behind it. The server keeps one: with the tick
+	// on top it would skip one of them, and a run by hand waits for no row.
+	makeRoom = time.Second
 	// lookEvery is how often a waiting run looks for a row that was written meanwhile.
 	lookEvery = 100 * time.Millisecond
 	// heartbeatAfter is the part of the heartbeat time-out that passes before the first heartbeat: each one that reaches
@@ -27,6 +30,7 @@ type pace struct {
 	begun     time.Time // by this process's monotonic clock
 	budget    time.Duration
 	linger    time.Duration // until when it waits; not above budget
+	withRoom  time.Duration // the same when a start is kept behind it
 	stop      <-chan struct{}
 	watch     *watch
 	heartbeat func()
@@ -42,14 +46,15 @@ func newPace(ctx context.Context, in Run, w *watch) *pace {
 		beatAfter: time.Duration(float64(info.HeartbeatTimeout) * heartbeatAfter),
 	}
 	if in.Lingers && !in.ScheduledAt.IsZero() {
-		p.linger = waiting(in, info.StartedTime, p.budget)
+		p.linger = waiting(in, info.StartedTime, p.budget, leaveEarly)
+		p.withRoom = waiting(in, info.StartedTime, p.budget, min(makeRoom, in.Every.Std()/5))
 	}
 	return p
 }
 
-// waiting is how long a run that began at begun waits for the next due row.
-func waiting(in Run, begun time.Time, budget time.Duration) time.Duration {
-	return min(nextTick(in, begun).Sub(begun)-leaveEarly, budget)
+// waiting is how long a run that began at begun waits for the next due row, when it ends early before its next tick.
+func waiting(in Run, begun time.Time, budget, early time.Duration) time.Duration {
+	return min(nextTick(in, begun).Sub(begun)-early, budget)
 }
 
 // nextTick is the first instant of the schedule after at.
@@ -97,7 +102,13 @@ func (p *pace) wait(ctx context.Context, due time.Duration) bool {
 	case <-p.stop:
 		return false
 	}
-	left := p.linger - time.Since(p.begun)
+	until := p.linger
+	select {
+	case <-p.watch.kept:
+		until = p.withRoom
+	default:
+	}
+	left := until - time.Since(p.begun)
 	if p.watch.trigger != store.TriggerScheduled || left <= 0 {
 		return false
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"termkeeper/internal/store"
 )
 
 func TestRunWaitsUntilShortlyBeforeItsNextTick(t *testing.T) {
@@ -22,6 +24,20 @@ func TestRunWaitsUntilShortlyBeforeItsNextTick(t *testing.T) {
 		"the budget is sooner": {10 * time.Minute, time.Second, time.Minute, 61 * time.Second},
 	} {
 		in := Run{Scan: Scan{Every: Duration(c.every), Offset: Duration(time.Duration(tick.Unix()%int64(c.every/time.Second)) * time.Second)}, ScheduledAt: tick}
-		require.Equal(t, c.linger, c.began+waiting(in, tick.Add(c.began), c.budget), name)
+		require.Equal(t, c.linger, c.began+waiting(in, tick.Add(c.began), c.budget, leaveEarly), name)
 	}
+}
+
+// A start by hand that is kept behind a run has room before the tick: the server keeps only one.
+func TestRunMakesRoomForAKeptStart(t *testing.T) {
+	t.Parallel()
+	known, kept := make(chan struct{}), make(chan struct{})
+	close(known)
+	p := &pace{
+		begun: time.Now().Add(-45 * time.Minute), withRoom: 30 * time.Minute, linger: time.Hour, beatAfter: 2 * time.Hour,
+		watch: &watch{known: known, kept: kept, trigger: store.TriggerScheduled},
+	}
+	require.True(t, p.wait(t.Context(), time.Millisecond))
+	close(kept)
+	require.False(t, p.wait(t.Context(), time.Millisecond))
 }

@@ -33,11 +33,12 @@ func startedByClock(schedule temporalclient.Schedule, runID string) (byClock, fo
 	return false, false
 }
 
-// watchEvery is how often the schedule is looked at while a run waits: a pause ends the waiting within that time.
+// watchEvery is how often the schedule is looked at while a run waits: a pause ends the waiting within that time, and a
+// start by hand is seen.
 const watchEvery = 500 * time.Millisecond
 
 // watch looks at the schedule of a run that the clock seems to have asked for: first to make sure of that, then, while
-// the run waits, whether an operator has paused it.
+// the run waits, whether an operator has paused it or started a run that is kept behind this one.
 type watch struct {
 	describe func(context.Context, string) (temporalclient.Schedule, error)
 	job      string
@@ -46,12 +47,13 @@ type watch struct {
 	known   chan struct{} // closed when trigger is final
 	trigger string
 	paused  chan struct{} // closed when the schedule was seen paused
+	kept    chan struct{} // closed when a start was seen that waits for the end of this run
 	done    chan struct{}
 }
 
 // startWatch looks on until ctx ends; a run that never waits needs only the first part.
 func startWatch(ctx context.Context, w *watch, guess string, lingers bool) {
-	w.known, w.paused, w.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w.known, w.paused, w.kept, w.done = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	w.trigger = guess
 	if guess != store.TriggerScheduled {
 		close(w.known)
@@ -91,11 +93,16 @@ func (w *watch) identify(ctx context.Context) {
 }
 
 func (w *watch) untilPaused(ctx context.Context) {
-	for sleep(ctx, watchEvery) {
+	for kept := false; sleep(ctx, watchEvery); {
 		schedule, err := w.describe(ctx, w.job)
-		if err == nil && schedule.Paused {
+		switch {
+		case err != nil:
+		case schedule.Paused:
 			close(w.paused)
 			return
+		case schedule.Kept > 0 && !kept:
+			kept = true
+			close(w.kept)
 		}
 	}
 }

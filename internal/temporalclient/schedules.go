@@ -33,7 +33,9 @@ type Schedule struct {
 	// Note is the reason of a pause, else what the job does.
 	Note string
 	// NextRunAt is zero when there is no next run, for instance while it is paused.
-	NextRunAt       time.Time
+	NextRunAt time.Time
+	// Kept are starts that wait for the end of the run under way.
+	Kept            int64
 	SkippedOverlaps int64
 	MissedCatchups  int64
 	Every           time.Duration
@@ -98,26 +100,26 @@ func (s *Schedules) List(ctx context.Context) (map[string]Schedule, error) {
 func (s *Schedules) Describe(ctx context.Context, id string) (Schedule, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	description, err := s.client.ScheduleClient().GetHandle(ctx, id).Describe(ctx)
+	// Not the SDK's own call, which leaves out what is kept behind a run.
+	found, err := s.client.WorkflowService().DescribeSchedule(ctx, &workflowservice.DescribeScheduleRequest{Namespace: s.namespace, ScheduleId: id})
 	if err != nil {
 		return Schedule{}, classified("describing", id, err)
 	}
+	state, info := found.GetSchedule().GetState(), found.GetInfo()
 	described := Schedule{
-		ID: id, Paused: description.Schedule.State.Paused, Note: description.Schedule.State.Note,
-		SkippedOverlaps: int64(description.Info.NumActionsSkippedOverlap), MissedCatchups: int64(description.Info.NumActionsMissedCatchupWindow),
+		ID: id, Paused: state.GetPaused(), Note: state.GetNotes(), Kept: info.GetBufferSize(),
+		SkippedOverlaps: info.GetOverlapSkipped(), MissedCatchups: info.GetMissedCatchupWindow(),
 	}
-	if next := description.Info.NextActionTimes; len(next) > 0 && !described.Paused {
-		described.NextRunAt = next[0].UTC()
+	if next := info.GetFutureActionTimes(); len(next) > 0 && !described.Paused {
+		described.NextRunAt = next[0].AsTime()
 	}
-	if intervals := description.Schedule.Spec.Intervals; len(intervals) > 0 {
-		described.Every, described.Offset = intervals[0].Every, intervals[0].Offset
+	if intervals := found.GetSchedule().GetSpec().GetInterval(); len(intervals) > 0 {
+		described.Every, described.Offset = intervals[0].GetInterval().AsDuration(), intervals[0].GetPhase().AsDuration()
 	}
-	for _, action := range description.Info.RecentActions {
-		start := Start{ScheduledAt: action.ScheduleTime.UTC(), StartedAt: action.ActualTime.UTC()}
-		if action.StartWorkflowResult != nil {
-			start.RunID = action.StartWorkflowResult.FirstExecutionRunID
-		}
-		described.Starts = append(described.Starts, start)
+	for _, action := range info.GetRecentActions() {
+		described.Starts = append(described.Starts, Start{
+			RunID: action.GetStartWorkflowResult().GetRunId(), ScheduledAt: action.GetScheduleTime().AsTime(), StartedAt: action.GetActualTime().AsTime(),
+		})
 	}
 	return described, nil
 }
