@@ -35,6 +35,10 @@ FROM generate_series(1, $1::int) AS n`
 // markDelays: a row was written once since it was filled in, by its mark; the instant is that of the mark's commit.
 const markDelays = `SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin) - access_until)::float8 FROM subscriptions WHERE status = 'expired'`
 
+// handovers are the times between the end of a run and the start of the next one, when nobody marks.
+const handovers = `SELECT extract(epoch FROM started_at - lag(finished_at) OVER (ORDER BY started_at))::float8 FROM job_runs
+WHERE job = $1 AND trigger = 'scheduled' ORDER BY started_at OFFSET 1`
+
 // measureDelay runs a worker with the default cadence on a Temporal server, and takes the time from each end to the
 // commit of its mark, the notice in the outbox included. It is measured once: it takes as long as the ends are spread.
 func measureDelay(ctx context.Context, s *stack, _ int) (rows []row, err error) {
@@ -93,20 +97,30 @@ func (s *stack) delays(ctx context.Context, database string) (delays []time.Dura
 		if err != nil {
 			return fmt.Errorf("waiting for all marks: %w", err)
 		}
-		rows, err := conn.Query(ctx, markDelays)
-		if err != nil {
+		if delays, err = durations(ctx, conn, markDelays); err != nil {
 			return err
 		}
-		seconds, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-		for _, one := range seconds {
-			delays = append(delays, time.Duration(one*float64(time.Second)))
-		}
+		between, err := durations(ctx, conn, handovers, workflows.JobSubscriptionExpiry)
+		s.say("  from one run to the next: %v", between)
 		return err
 	})
 	if err == nil && len(delays) != ends {
 		err = fmt.Errorf("of %d subscriptions %d were marked", ends, len(delays))
 	}
 	return delays, err
+}
+
+// durations reads a column of seconds.
+func durations(ctx context.Context, conn *pgx.Conn, query string, args ...any) ([]time.Duration, error) {
+	rows, err := conn.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (time.Duration, error) {
+		var seconds float64
+		err := row.Scan(&seconds)
+		return time.Duration(seconds * float64(time.Second)).Round(time.Microsecond), err
+	})
 }
 
 // skippedOverlaps is how many starts of the expiry the server left out because a run was going on.
