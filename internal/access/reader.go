@@ -4,6 +4,7 @@ package access
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -91,8 +92,10 @@ func (r *Reader) read() {
 	}
 }
 
-// waiting takes what has gathered behind the first request.
+// waiting takes what has gathered behind the first request. Checks that are ready to run come in first: answers to one
+// statement wake many callers, and the next check of the first of them would otherwise go alone.
 func (r *Reader) waiting(first *request) (together []*request, users []string) {
+	runtime.Gosched()
 	together, users = []*request{first}, append(users, first.users...)
 	for len(users) < gather {
 		select {
