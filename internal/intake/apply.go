@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,9 +33,21 @@ type Tally struct {
 	More                              bool
 }
 
-func (in *Intake) applyGroups(queue <-chan stored) {
-	for first := range queue {
-		in.applyUntilDone(waiting(first, queue))
+// applyGroups takes groups in turns until the queue is closed and empty.
+func (in *Intake) applyGroups() {
+	for {
+		in.turn <- struct{}{}
+		first, open := <-in.queue
+		if !open {
+			<-in.turn
+			return
+		}
+		group := waiting(first, in.queue)
+		next := sync.OnceFunc(func() { <-in.turn })
+		slow := time.AfterFunc(slowGroup, next)
+		in.applyUntilDone(group)
+		slow.Stop()
+		next()
 	}
 }
 

@@ -5,7 +5,7 @@ package intake
 import (
 	"context"
 	"errors"
-	"hash/fnv"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -20,13 +20,15 @@ import (
 const (
 	// storers is how many groups are being stored at the same time. While they are, events gather for the next group.
 	storers = 2
-	// appliers work one group each. An event goes to the one that its object's id names, so that two of this process
-	// seldom want the same row.
+	// appliers work one group each, in turns: as a rule one works while events gather for its next group. Two at once make
+	// smaller groups and want the same rows.
 	appliers = 2
+	// slowGroup is how long a group may take before the next applier has its turn: it waits for a row or for the database.
+	slowGroup = 100 * time.Millisecond
 	// groupSize bounds the events of one statement and of one transaction.
 	groupSize = 256
-	// backlog is how many stored events one applier keeps waiting in memory. What comes on top is left to the job.
-	backlog = 4096
+	// backlog is how many stored events are kept waiting in memory. What comes on top is left to the job.
+	backlog = 8192
 	// storeTimeout is how long storing may take before the provider is told to come again.
 	storeTimeout = 5 * time.Second
 	// lease is how long events stay with the process that took them. It is longer than applying a group may take.
@@ -54,7 +56,8 @@ type Intake struct {
 	log      *zap.Logger
 
 	receipts chan receipt
-	queues   [appliers]chan stored
+	queue    chan stored
+	turn     chan struct{} // holds one: whose turn it is to take a group from the queue
 	stop     chan struct{} // closed: nothing more is taken
 	full     chan struct{} // closed: nothing more will be stored
 	storing  sync.WaitGroup
@@ -82,14 +85,14 @@ type outcome struct {
 
 // New starts the goroutines that store and apply. The pool behind the store is best the intake's own.
 func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
-	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{})}
+	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{}),
+		queue: make(chan stored, backlog), turn: make(chan struct{}, 1)}
 	in.working, in.cut = context.WithCancel(context.Background())
 	for range storers {
 		in.storing.Go(in.storeGroups)
 	}
-	for i := range in.queues {
-		in.queues[i] = make(chan stored, backlog)
-		in.applying.Go(func() { in.applyGroups(in.queues[i]) })
+	for range appliers {
+		in.applying.Go(in.applyGroups)
 	}
 	return in
 }
@@ -161,9 +164,7 @@ func (in *Intake) Drain(ctx context.Context) error {
 	close(in.stop)
 	in.storing.Wait()
 	close(in.full)
-	for i := range in.queues {
-		close(in.queues[i])
-	}
+	close(in.queue)
 	done := make(chan struct{})
 	go func() { in.applying.Wait(); close(done) }()
 	select {
@@ -193,8 +194,9 @@ func (in *Intake) storeGroups() {
 	}
 }
 
-// waiting takes what has gathered behind the first one, without waiting for more.
+// waiting takes what has gathered behind the first one. It waits for nothing but what is ready to run.
 func waiting[T any](first T, from <-chan T) []T {
+	runtime.Gosched()
 	group := []T{first}
 	for len(group) < groupSize {
 		select {
@@ -229,16 +231,13 @@ func (in *Intake) storeGroup(group []receipt) {
 	}
 }
 
-// enqueue hands a stored event to its applier. When that has too much waiting, the event's lease runs out and the job
-// takes it.
+// enqueue hands a stored event to the appliers. When too much is waiting, the event's lease runs out and the job takes it.
 func (in *Intake) enqueue(e stored) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(e.event.ObjectID))
 	e.event.Attempts = 1
 	select {
-	case in.queues[h.Sum32()%appliers] <- e:
+	case in.queue <- e:
 	default:
-		in.log.Warn("applier is full, event left to the job", zap.String("event_id", e.event.ExternalID))
+		in.log.Warn("too much waits to be applied, event left to the job", zap.String("event_id", e.event.ExternalID))
 	}
 }
 
