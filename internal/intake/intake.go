@@ -85,8 +85,10 @@ type outcome struct {
 
 // New starts the goroutines that store and apply. The pool behind the store is best the intake's own.
 func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
-	in := &Intake{store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{}),
-		queue: make(chan stored, backlog), turn: make(chan struct{}, 1)}
+	in := &Intake{
+		store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{}),
+		queue: make(chan stored, backlog), turn: make(chan struct{}, 1),
+	}
 	in.working, in.cut = context.WithCancel(context.Background())
 	for range storers {
 		in.storing.Go(in.storeGroups)
