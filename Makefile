@@ -23,7 +23,7 @@ build: ## build bin/termkeeper
 	$(GO) build -o bin/termkeeper ./cmd/termkeeper
 
 test: ## run every test, with real PostgreSQL and Temporal
-	$(WITH_STACK) $(GO) test -timeout 20m ./...
+	$(WITH_STACK) sh -c '$(GO) test -timeout 20m ./... && $(GO) test -C deploy -timeout 10m ./...'
 
 test-short: ## run the quick tests: none that starts or kills whole servers
 	$(WITH_STACK) $(GO) test -short -timeout 5m $$($(GO) list ./... | grep -v -E '$(SLOW_PACKAGES)')
@@ -32,9 +32,10 @@ race: ## run the tests of the concurrent packages under the race detector (needs
 	$(WITH_STACK) $(GO) test -race -timeout 20m $(RACE_PACKAGES)
 
 lint: ## check format, house rules and determinism of the workflows
-	@unformatted="$$(gofmt -l $$($(GO) list -f '{{.Dir}}' ./...))"; \
+	@unformatted="$$(gofmt -l deploy $$($(GO) list -f '{{.Dir}}' ./...))"; \
 	if [ -n "$$unformatted" ]; then echo "run gofmt on:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -C deploy ./...
 	GOOS=darwin $(GO) vet ./internal/devstack/...
 	$(TOOL) golangci-lint run
 	$(TOOL) workflowcheck ./workflows/...

@@ -63,6 +63,7 @@ func rootCommand(p *program) *cobra.Command {
 		apikeyCommand(p),
 		workerCommand(p),
 		schedulesCommand(p),
+		healthcheckCommand(p),
 		versionCommand(p),
 	)
 	return root

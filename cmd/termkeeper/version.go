@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 
@@ -23,9 +24,16 @@ func versionCommand(p *program) *cobra.Command {
 	}
 }
 
-// buildVersion is what the Go tool chain wrote into the program.
+// What a build without the repository says of itself, as that of the image: the linker sets both (-X main.linkedVersion=…), and
+// nothing writes them later.
+var linkedVersion, linkedCommit string
+
+// buildVersion is what the linker was told, else what the Go tool chain wrote into the program.
 func buildVersion() (version, commit string) {
 	version, commit = "devel", "unknown"
+	if linkedVersion != "" || linkedCommit != "" {
+		return cmp.Or(linkedVersion, version), cmp.Or(linkedCommit, commit)
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return version, commit
