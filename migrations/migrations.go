@@ -5,9 +5,12 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -18,18 +21,52 @@ import (
 //go:embed *.sql
 var FS embed.FS
 
-// Up brings the database to the newest schema. Any number of processes may call it at once: a session lock of
-// PostgreSQL lets one work and the others wait. It returns the files that this call applied.
+// Waiting for locks. A change of a table waits for all who use it, and everybody who comes later waits behind the change,
+// readers too. So it waits for less than an access check does (200 ms), gives way, and comes again: a transaction of
+// minutes delays the migration and nothing else.
+const (
+	lockTimeout = "100ms"
+	lockTries   = 120
+	lockPause   = time.Second
+	// codeLockNotAvailable: a lock was not to be had within lock_timeout.
+	codeLockNotAvailable = "55P03"
+)
+
+// Up brings the database to the newest schema, while older processes run. Any number of processes may call it at once: a
+// session lock of PostgreSQL lets one work and the others wait. It returns the files that this call applied, those before
+// an error too.
 func Up(ctx context.Context, databaseURL string) ([]string, error) {
 	var applied []string
 	err := with(databaseURL, func(p *goose.Provider) error {
-		results, err := p.Up(ctx)
-		for _, r := range results {
-			applied = append(applied, r.Source.Path)
+		for try := 1; ; try++ {
+			results, err := p.Up(ctx)
+			var partial *goose.PartialError
+			if errors.As(err, &partial) {
+				results = partial.Applied
+			}
+			for _, r := range results {
+				applied = append(applied, r.Source.Path)
+			}
+			if err == nil || !lockedOut(err) {
+				return err
+			}
+			if try == lockTries {
+				return fmt.Errorf("a long transaction keeps a table locked; end it and run it again: %w", err)
+			}
+			select {
+			case <-time.After(lockPause):
+			case <-ctx.Done():
+				return errors.Join(ctx.Err(), err)
+			}
 		}
-		return err
 	})
 	return applied, err
+}
+
+// lockedOut reports whether a migration was given up because somebody else used its table.
+func lockedOut(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == codeLockNotAvailable
 }
 
 // Down takes the newest migration back, data included. It returns the file that it undid.
@@ -83,6 +120,8 @@ func with(databaseURL string, do func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("reading the database URL: %w", err)
 	}
+	config.RuntimeParams["application_name"] = "termkeeper migrate"
+	config.RuntimeParams["lock_timeout"] = lockTimeout
 	db := stdlib.OpenDB(*config)
 	defer closeQuietly(db)
 	locker, err := lock.NewPostgresSessionLocker()
