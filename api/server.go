@@ -47,6 +47,7 @@ type Server struct {
 // New puts the API together. It opens nothing.
 func New(p Parts) *Server {
 	s := &Server{echo: echo.New()}
+	p.Telemetry.Metrics.WatchSecrets(p.Webhooks.fingerprints())
 	s.echo.HTTPErrorHandler = answerProblem(p.Telemetry.Log)
 	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers, limitBodies)
 	keys := &keyring{store: p.Keys, known: map[[32]byte]knownKey{}}

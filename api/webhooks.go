@@ -22,6 +22,15 @@ type Webhooks struct {
 	Secrets []string // any of them may have signed
 }
 
+// fingerprints name the secrets without telling them.
+func (w Webhooks) fingerprints() []string {
+	names := make([]string, len(w.Secrets))
+	for i, secret := range w.Secrets {
+		names[i] = payment.Fingerprint(secret)
+	}
+	return names
+}
+
 type webhookRoutes struct {
 	Webhooks
 	metrics *telemetry.Metrics
@@ -42,7 +51,7 @@ func (w webhookRoutes) stripe(c echo.Context) error {
 		w.count("", telemetry.WebhookRefused)
 		return problem(http.StatusBadRequest, signatureCode(err), "The event is not accepted: "+err.Error()+".")
 	}
-	w.metrics.WebhookSecretUsed.WithLabelValues(fingerprint).Inc()
+	w.metrics.SecretUsed(fingerprint, time.Now())
 	event, err := payment.ParseEvent(body)
 	if err != nil {
 		w.count("", telemetry.WebhookRefused)
@@ -58,6 +67,7 @@ func (w webhookRoutes) stripe(c echo.Context) error {
 		w.count(event.Type, telemetry.WebhookDuplicate)
 	default:
 		w.count(event.Type, telemetry.WebhookStored)
+		w.metrics.APIVersion(event.APIVersion)
 	}
 	return c.JSON(http.StatusOK, receipt{Received: true, Duplicate: duplicate})
 }

@@ -48,7 +48,7 @@ func Catalog() []Job {
 		},
 		{
 			ID: JobWebhookApply, Workflow: "ApplyWebhookEvents", Run: ApplyWebhookEvents, Queue: QueuePayments,
-			Every: 10 * time.Second, Offset: 3 * time.Second, Budget: time.Minute, Batch: 500, MaxBatch: 500,
+			Every: 10 * time.Second, Offset: 3 * time.Second, Budget: time.Minute, Batch: 256, MaxBatch: 256,
 			Summary: "Applies payment events that could not be applied when they came.",
 		},
 		{

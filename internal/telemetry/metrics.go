@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -12,12 +14,18 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 
+	mu       sync.Mutex
+	versions map[string]bool // of the provider's API that have a series
+
 	AccessChecks        *prometheus.CounterVec // result (allowed, denied, error), reason
 	AccessCheckDuration prometheus.Histogram   // seconds, of one check or one batch
 
 	WebhookReceived   *prometheus.CounterVec // provider, type (see EventType), outcome (see the Webhook constants)
 	WebhookSecretUsed *prometheus.CounterVec // secret: the first 8 hex digits of its SHA-256
-	WebhookApplied    *prometheus.CounterVec // type, outcome (processed, quarantined, retried, failed, lost)
+	// WebhookSecretLastUsed is by secret too: Unix time in seconds, 0 when this process has not seen it used.
+	WebhookSecretLastUsed *prometheus.GaugeVec
+	WebhookAPIVersion     *prometheus.CounterVec // version (see APIVersion)
+	WebhookApplied        *prometheus.CounterVec // type, outcome (processed, quarantined, retried, failed, lost)
 
 	JobRuns          *prometheus.CounterVec   // job, outcome (ok, empty, failed, timed_out)
 	JobRows          *prometheus.CounterVec   // job, action (scanned, changed, skipped, failed)
@@ -44,12 +52,14 @@ var delays = []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60,
 
 // NewMetrics makes the metrics, with those of the Go runtime and of the process.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), versions: map[string]bool{}}
 	m.AccessChecks = m.counters("access_checks_total", "Access checks by answer.", "result", "reason")
 	m.AccessCheckDuration = m.histogram("access_check_duration_seconds", "How long an access check took.",
 		[]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1})
 	m.WebhookReceived = m.counters("webhook_received_total", "Webhook requests by what became of them.", "provider", "type", "outcome")
 	m.WebhookSecretUsed = m.counters("webhook_secret_used_total", "Verified webhook requests by the fingerprint of the secret.", "secret")
+	m.WebhookSecretLastUsed = m.gauges("webhook_secret_last_used_timestamp_seconds", "When a secret last verified a request; 0 when it never did.", "secret")
+	m.WebhookAPIVersion = m.counters("webhook_api_version_total", "Stored webhook events by the API version of their payload.", "version")
 	m.WebhookApplied = m.counters("webhook_applied_total", "Attempts to apply a stored event by what became of them.", "type", "outcome")
 	m.JobRuns = m.counters("job_runs_total", "Finished runs of a job.", "job", "outcome")
 	m.JobRows = m.counters("job_rows_total", "Rows that runs of a job looked at or changed.", "job", "action")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -79,7 +80,12 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 	m.AccessFailed()
 	m.AccessCheckDuration.Observe(0.001)
 	m.WebhookReceived.WithLabelValues("stripe", telemetry.EventType("made.up"), telemetry.WebhookStored).Inc()
-	m.WebhookSecretUsed.WithLabelValues("0a1b2c3d").Inc()
+	m.WatchSecrets([]string{"0a1b2c3d", "99887766"})
+	m.SecretUsed("0a1b2c3d", time.Unix(1764547200, 0))
+	m.APIVersion("2023-10-16")
+	m.APIVersion("2025-03-31.basil")
+	m.APIVersion("")
+	m.APIVersion("2025-03-31.basil; drop table")
 	m.WebhookApplied.WithLabelValues("customer.subscription.updated", "processed").Inc()
 	m.JobRuns.WithLabelValues("subscription-expiry", "ok").Inc()
 	m.JobRows.WithLabelValues("subscription-expiry", "changed").Add(3)
@@ -110,6 +116,13 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 		`termkeeper_access_check_duration_seconds_count 1`,
 		`termkeeper_webhook_received_total{outcome="stored",provider="stripe",type="other"} 1`,
 		`termkeeper_webhook_secret_used_total{secret="0a1b2c3d"} 1`,
+		`termkeeper_webhook_secret_used_total{secret="99887766"} 0`,
+		`termkeeper_webhook_secret_last_used_timestamp_seconds{secret="0a1b2c3d"} 1.7645472e+09`,
+		`termkeeper_webhook_secret_last_used_timestamp_seconds{secret="99887766"} 0`,
+		`termkeeper_webhook_api_version_total{version="2023-10-16"} 1`,
+		`termkeeper_webhook_api_version_total{version="2025-03-31.basil"} 1`,
+		`termkeeper_webhook_api_version_total{version="none"} 1`,
+		`termkeeper_webhook_api_version_total{version="other"} 1`,
 		`termkeeper_webhook_applied_total{outcome="processed",type="customer.subscription.updated"} 1`,
 		`termkeeper_webhook_oldest_unprocessed_seconds 1.5`,
 		`termkeeper_outbox_pending 4`,
@@ -152,4 +165,21 @@ func TestOpsServerListensAndStops(t *testing.T) {
 	require.ErrorContains(t, err, "listening for health and metrics on "+ops.Addr())
 	require.NoError(t, ops.Shutdown(t.Context()))
 	require.NoError(t, <-done)
+}
+
+func TestVersionsOfTheProviderAreBounded(t *testing.T) {
+	t.Parallel()
+	m := telemetry.NewMetrics()
+	for day := 1; day <= 28; day++ {
+		m.APIVersion(fmt.Sprintf("2025-02-%02d", day))
+	}
+	families, err := m.Registry().Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "termkeeper_webhook_api_version_total" {
+			require.Len(t, f.GetMetric(), 21, "twenty and other")
+			return
+		}
+	}
+	require.Fail(t, "the metric is not there")
 }
