@@ -1,0 +1,72 @@
+package payment
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/stripe/stripe-go/v76"
+)
+
+// The changes below return the subscription as it is after them. The error is a *Refusal, ErrNoAnswer (the change may
+// have happened), or that of ctx. key is Stripe's Idempotency-Key: the same key within a day changes nothing twice, and
+// repeats even the answer of a fault. After a 500, look before you try with another key.
+
+// CancelNow ends a subscription at once.
+func (c *Client) CancelNow(ctx context.Context, id, key string) (Answer, error) {
+	params := &stripe.SubscriptionCancelParams{}
+	params.SetIdempotencyKey(key)
+	answer, _, err := c.call(ctx, http.MethodDelete, id, actionTimeout, params)
+	return answer, err
+}
+
+// CancelAtPeriodEnd lets a subscription run out.
+func (c *Client) CancelAtPeriodEnd(ctx context.Context, id, key string) (Answer, error) {
+	params := &stripe.SubscriptionParams{CancelAtPeriodEnd: stripe.Bool(true)}
+	return c.update(ctx, id, key, params)
+}
+
+// Uncancel lets a subscription renew again. There are two ways to set an end, the flag and an instant, and Stripe refuses
+// to have both cleared in one call: it is asked first which one is set.
+func (c *Client) Uncancel(ctx context.Context, id, key string) (Answer, error) {
+	now, _, err := c.fetch(ctx, id)
+	if err != nil {
+		return Answer{}, err
+	}
+	params := &stripe.SubscriptionParams{}
+	if now.Provider.CancelAtPeriodEnd || now.Provider.CancelAt.IsZero() {
+		params.CancelAtPeriodEnd = stripe.Bool(false)
+	} else {
+		params.AddExtra("cancel_at", "") // empty clears it
+	}
+	return c.update(ctx, id, key, params)
+}
+
+// ChangePrice sells a subscription at another price from now on. The difference for the rest of the period is put on the
+// next invoice, as Stripe does by itself. A subscription of several items is refused: which of them is meant is not known.
+func (c *Client) ChangePrice(ctx context.Context, id, price, key string) (Answer, error) {
+	_, raw, err := c.fetch(ctx, id)
+	if err != nil {
+		return Answer{}, err
+	}
+	var sold struct {
+		Items struct {
+			Data []struct {
+				ID string `json:"id"`
+			} `json:"data"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &sold); err != nil || len(sold.Items.Data) != 1 || sold.Items.Data[0].ID == "" {
+		return Answer{}, &Refusal{Status: http.StatusConflict, Code: "several_items", Message: "the subscription does not have exactly one item"}
+	}
+	return c.update(ctx, id, key, &stripe.SubscriptionParams{
+		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(sold.Items.Data[0].ID), Price: stripe.String(price)}},
+		ProrationBehavior: stripe.String("create_prorations"),
+	})
+}
+
+func (c *Client) update(ctx context.Context, id, key string, params *stripe.SubscriptionParams) (Answer, error) {
+	params.SetIdempotencyKey(key)
+	answer, _, err := c.call(ctx, http.MethodPost, id, actionTimeout, params)
+	return answer, err
+}
