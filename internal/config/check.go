@@ -58,6 +58,13 @@ func (c *Config) check(needs []Need) []error {
 	if key := c.StripeAPIKey.Reveal(); strings.ContainsFunc(key, unicode.IsSpace) {
 		wrong("STRIPE_API_KEY must not contain spaces")
 	}
+	if c.StripeAPIBase != "" {
+		if u, err := url.Parse(c.StripeAPIBase); err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+			wrong("STRIPE_API_BASE must look like https://api.stripe.com")
+		} else if c.Livemode() && u.Scheme != "https" {
+			wrong("STRIPE_API_BASE must be https with a live STRIPE_API_KEY")
+		}
+	}
 	problems = append(problems, c.checkWebhookSecrets(needs)...)
 	if !c.SMTPURL.Empty() {
 		if u, err := url.Parse(c.SMTPURL.Reveal()); err != nil || (u.Scheme != "smtp" && u.Scheme != "smtps") || u.Hostname() == "" {

@@ -37,6 +37,7 @@ type Config struct {
 	RenewalLeeway  time.Duration `env:"TERMKEEPER_RENEWAL_LEEWAY" envDefault:"1h"`
 	InstanceID     string        `env:"TERMKEEPER_INSTANCE_ID"` // host and random where it is not set
 	StripeAPIKey   secret.Text   `env:"STRIPE_API_KEY"`
+	StripeAPIBase  string        `env:"STRIPE_API_BASE"` // "" is Stripe's own
 	WebhookSecrets []secret.Text `env:"STRIPE_WEBHOOK_SECRETS" envSeparator:","`
 	SMTPURL        secret.Text   `env:"SMTP_URL"` // may hold a password
 

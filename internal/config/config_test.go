@@ -106,6 +106,21 @@ func TestLivemodeFollowsTheKey(t *testing.T) {
 	}
 }
 
+func TestBaseOfTheProvider(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"", "https://api.stripe.com", "http://127.0.0.1:12111"} {
+		_, err := config.Load([]string{"STRIPE_API_KEY=sk_test_1", "STRIPE_API_BASE=" + good}, nil)
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []string{"api.stripe.com", "ftp://host", "https://", "https://user:canary@host", "https://host?x=1"} {
+		_, err := config.Load([]string{"STRIPE_API_KEY=sk_test_1", "STRIPE_API_BASE=" + bad}, nil)
+		require.ErrorContains(t, err, "STRIPE_API_BASE", bad)
+		require.NotContains(t, err.Error(), "canary")
+	}
+	_, err := config.Load([]string{"STRIPE_API_KEY=sk_live_1", "STRIPE_API_BASE=http://127.0.0.1:12111"}, nil)
+	require.ErrorContains(t, err, "must be https", "a live key must not travel in the clear")
+}
+
 // TestExampleListsEveryVariable holds .env.example to the struct: each variable once, under a line that explains it.
 func TestExampleListsEveryVariable(t *testing.T) {
 	t.Parallel()
