@@ -30,27 +30,33 @@ const (
 // either: it does not prove a deletion. Unknown is not no.
 var ErrNoAnswer = errors.New("the payment provider gave no answer")
 
-// NoAnswer is an ErrNoAnswer that says when to ask again.
-type NoAnswer struct {
+// ErrNotFound is an ErrNoAnswer of a provider that does answer, but does not know the object.
+var ErrNotFound = errors.New("the payment provider does not know the object")
+
+// NoAnswerError is an ErrNoAnswer that says why, and when to ask again.
+type NoAnswerError struct {
 	Why        string
+	NotFound   bool
 	RetryAfter time.Duration // zero when the provider did not say
 }
 
 // Error tells the reason, without anything secret.
-func (e *NoAnswer) Error() string { return ErrNoAnswer.Error() + ": " + e.Why }
+func (e *NoAnswerError) Error() string { return ErrNoAnswer.Error() + ": " + e.Why }
 
-// Is makes every NoAnswer an ErrNoAnswer.
-func (e *NoAnswer) Is(target error) bool { return target == ErrNoAnswer }
+// Is makes every NoAnswerError an ErrNoAnswer, and some an ErrNotFound too.
+func (e *NoAnswerError) Is(target error) bool {
+	return target == ErrNoAnswer || (e.NotFound && target == ErrNotFound)
+}
 
-// Refusal is the provider's no to a change that we asked for.
-type Refusal struct {
+// RefusalError is the provider's no to a change that we asked for.
+type RefusalError struct {
 	Status  int    // of HTTP
 	Code    string // Stripe's own, for instance resource_missing; may be empty
 	Message string // Stripe's words for a person
 }
 
 // Error repeats the provider's words.
-func (r *Refusal) Error() string { return "the payment provider refused: " + r.Message }
+func (r *RefusalError) Error() string { return "the payment provider refused: " + r.Message }
 
 // Client asks Stripe and changes subscriptions there. A nil Client means that no key is configured.
 type Client struct {
@@ -124,11 +130,11 @@ func (c *Client) call(ctx context.Context, method, id string, timeout time.Durat
 	raw := got.LastResponse.RawJSON
 	provider, err := Subscription(raw)
 	if err != nil || provider.ExternalID != id {
-		return Answer{}, nil, &NoAnswer{Why: "what came was not the subscription that was asked about"}
+		return Answer{}, nil, &NoAnswerError{Why: "what came was not the subscription that was asked about"}
 	}
 	date, err := http.ParseTime(got.LastResponse.Header.Get("Date"))
 	if err != nil {
-		return Answer{}, nil, &NoAnswer{Why: "the answer had no usable Date"}
+		return Answer{}, nil, &NoAnswerError{Why: "the answer had no usable Date"}
 	}
 	return Answer{provider, date.UTC().Add(-took).Truncate(time.Second)}, raw, nil
 }
@@ -140,30 +146,30 @@ type Answer struct {
 	Asked    time.Time
 }
 
-// classify turns what stripe-go says into a Refusal or a NoAnswer. Neither repeats what could hold a key.
+// classify turns what stripe-go says into a RefusalError or a NoAnswerError. Neither repeats what could hold a key.
 func classify(err error) error {
 	var said *stripe.Error
 	switch {
 	case errors.As(err, &said):
 	case errors.Is(err, context.DeadlineExceeded):
-		return &NoAnswer{Why: "it took too long"}
+		return &NoAnswerError{Why: "it took too long"}
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("asking the payment provider: %w", err)
 	default:
-		return &NoAnswer{Why: "the connection failed or the answer was unreadable"}
+		return &NoAnswerError{Why: "the connection failed or the answer was unreadable"}
 	}
 	status := said.HTTPStatusCode
 	switch {
 	case status == http.StatusTooManyRequests:
-		return &NoAnswer{Why: "it has too many requests", RetryAfter: retryAfter(said)}
+		return &NoAnswerError{Why: "it has too many requests", RetryAfter: retryAfter(said)}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return &NoAnswer{Why: "it does not accept our key"}
+		return &NoAnswerError{Why: "it does not accept our key"}
 	case status == http.StatusConflict: // the object is locked, or a request with the same key still runs
-		return &NoAnswer{Why: "the object is busy there", RetryAfter: retryAfter(said)}
+		return &NoAnswerError{Why: "the object is busy there", RetryAfter: retryAfter(said)}
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
-		return &Refusal{Status: status, Code: string(said.Code), Message: said.Msg}
+		return &RefusalError{Status: status, Code: string(said.Code), Message: said.Msg}
 	}
-	return &NoAnswer{Why: "it answered with status " + strconv.Itoa(status), RetryAfter: retryAfter(said)}
+	return &NoAnswerError{Why: "it answered with status " + strconv.Itoa(status), RetryAfter: retryAfter(said)}
 }
 
 func retryAfter(said *stripe.Error) time.Duration {
@@ -189,9 +195,9 @@ func (c *Client) Subscription(ctx context.Context, id string) (provider subscrip
 
 func (c *Client) fetch(ctx context.Context, id string) (Answer, []byte, error) {
 	answer, raw, err := c.call(ctx, http.MethodGet, id, fetchTimeout, &stripe.SubscriptionParams{})
-	var no *Refusal
+	var no *RefusalError
 	if errors.As(err, &no) {
-		err = &NoAnswer{Why: "it answered with status " + strconv.Itoa(no.Status)}
+		err = &NoAnswerError{Why: "it answered with status " + strconv.Itoa(no.Status), NotFound: no.Status == http.StatusNotFound}
 	}
 	return answer, raw, err
 }

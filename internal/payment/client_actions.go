@@ -8,7 +8,7 @@ import (
 	"github.com/stripe/stripe-go/v76"
 )
 
-// The changes below return the subscription as it is after them. The error is a *Refusal, ErrNoAnswer (the change may
+// The changes below return the subscription as it is after them. The error is a *RefusalError, ErrNoAnswer (the change may
 // have happened), or that of ctx. key is Stripe's Idempotency-Key: the same key within a day changes nothing twice, and
 // repeats even the answer of a fault. After a 500, look before you try with another key.
 
@@ -57,7 +57,7 @@ func (c *Client) ChangePrice(ctx context.Context, id, price, key string) (Answer
 		} `json:"items"`
 	}
 	if err := json.Unmarshal(raw, &sold); err != nil || len(sold.Items.Data) != 1 || sold.Items.Data[0].ID == "" {
-		return Answer{}, &Refusal{Status: http.StatusConflict, Code: "several_items", Message: "the subscription does not have exactly one item"}
+		return Answer{}, &RefusalError{Status: http.StatusConflict, Code: "several_items", Message: "the subscription does not have exactly one item"}
 	}
 	return c.update(ctx, id, key, &stripe.SubscriptionParams{
 		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(sold.Items.Data[0].ID), Price: stripe.String(price)}},

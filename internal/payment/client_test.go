@@ -2,6 +2,7 @@ package payment_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -67,6 +68,7 @@ func TestWhatIsNoAnswer(t *testing.T) {
 			t.Parallel()
 			_, _, err := provider(t, answer).Subscription(t.Context(), "sub_1")
 			require.ErrorIs(t, err, payment.ErrNoAnswer)
+			require.Equal(t, name == "not known there", errors.Is(err, payment.ErrNotFound))
 			require.NotContains(t, err.Error(), stripeKey)
 		})
 	}
@@ -90,7 +92,7 @@ func TestTooManyRequestsSayWhenToComeAgain(t *testing.T) {
 		says(429, problem("rate_limit_error", "slow down"))(w, r)
 	})
 	_, _, err := c.Subscription(t.Context(), "sub_1")
-	var no *payment.NoAnswer
+	var no *payment.NoAnswerError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, 7*time.Second, no.RetryAfter)
 }
@@ -99,7 +101,7 @@ func TestARefusalIsNotSilence(t *testing.T) {
 	t.Parallel()
 	c := provider(t, says(400, problem("invalid_request_error", "A canceled subscription can only update its metadata.")))
 	_, err := c.CancelAtPeriodEnd(t.Context(), "sub_1", "key")
-	var refused *payment.Refusal
+	var refused *payment.RefusalError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "A canceled subscription can only update its metadata.", refused.Message)
 	require.NotErrorIs(t, err, payment.ErrNoAnswer)
@@ -147,6 +149,6 @@ func TestChangesAtTheProvider(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "canceled", ended.Provider.Status)
 	_, err = c.CancelAtPeriodEnd(t.Context(), sub.ID, "k6")
-	var refused *payment.Refusal
+	var refused *payment.RefusalError
 	require.ErrorAs(t, err, &refused)
 }
