@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -56,7 +55,8 @@ func (in *Intake) applyGroups() {
 func (in *Intake) applyUntilDone(group []stored) {
 	giveUp := time.Now().Add(lease - applyTimeout)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		_, err := in.apply(in.working, group)
+		_, asks, err := in.apply(in.working, group)
+		in.handOver(asks)
 		if err == nil || time.Now().After(giveUp) {
 			return
 		}
@@ -69,9 +69,10 @@ func (in *Intake) applyUntilDone(group []stored) {
 }
 
 // ApplyDue leases due events and applies them: those whose mapping exists by now, those whose pause is over, and those
-// that a process left behind. At most limit events are taken.
+// that a process left behind. At most limit events are taken, and at most one group.
 func (in *Intake) ApplyDue(ctx context.Context, limit int) (Tally, error) {
 	var t Tally
+	limit = min(limit, groupSize)
 	if _, err := in.store.ReleaseMappedWebhookEvents(ctx, limit); err != nil {
 		return t, err
 	}
@@ -79,42 +80,59 @@ func (in *Intake) ApplyDue(ctx context.Context, limit int) (Tally, error) {
 	if err != nil {
 		return t, err
 	}
-	for events := range slices.Chunk(events, groupSize) {
-		group := make([]stored, len(events))
-		for i, event := range events {
-			group[i].event = event
-		}
-		done, err := in.apply(ctx, group)
-		t.Scanned += len(group)
-		t.Changed += done.Changed
-		t.Skipped += done.Skipped
-		t.Failed += done.Failed
-		if err != nil {
-			return t, err
-		}
+	group := make([]stored, len(events))
+	for i, event := range events {
+		group[i].event = event
 	}
+	if t, err = in.applyAndSettle(ctx, group); err != nil {
+		return t, err
+	}
+	t.Scanned = len(group)
 	t.More, err = in.store.WebhookEventsDue(ctx)
 	return t, err
 }
 
-// read is a stored event that was understood.
+// read is a stored event that was understood. Which of the facts it tells follows from its kind.
 type read struct {
-	event store.WebhookEvent
-	kind  string
-	news  store.SubscriptionNews
+	event    store.WebhookEvent
+	kind     string
+	news     store.SubscriptionNews
+	invoice  payment.Invoice
+	checkout payment.Checkout
+	customer string    // id of a deleted one
+	created  time.Time // zero when it does not say
 }
 
-// apply works a group together; if that fails, each by itself, so that one poison event stops nobody. An error means
-// that the database could not be asked and that the group is still leased and undone.
-func (in *Intake) apply(ctx context.Context, group []stored) (Tally, error) {
+// applyAndSettle applies a group with all that has to be asked for it.
+func (in *Intake) applyAndSettle(ctx context.Context, group []stored) (Tally, error) {
+	t, asks, err := in.apply(ctx, group)
+	if err != nil {
+		return t, err
+	}
+	settled, err := in.settle(ctx, asks)
+	return t.plus(settled), err
+}
+
+func (t Tally) plus(o Tally) Tally {
+	return Tally{
+		Scanned: t.Scanned + o.Scanned, Changed: t.Changed + o.Changed, Skipped: t.Skipped + o.Skipped, Failed: t.Failed + o.Failed,
+		More: t.More || o.More,
+	}
+}
+
+// apply works a group together; if that fails, each by itself, so that one poison event stops nobody. What needs the
+// provider's answer is returned, still leased and undone. An error means that the database could not be asked and that what is left of
+// the group is leased and undone.
+func (in *Intake) apply(ctx context.Context, group []stored) (Tally, []asking, error) {
 	var t Tally
+	var asks []asking
 	var ready []read
 	for _, one := range group {
 		e := one.event
 		if e.Attempts > MaxAttempts {
 			// It was leased as often as it may be and never came to an end: it kills its processes.
 			if err := in.fail(ctx, e, "", errors.New("no attempt came to an end")); err != nil {
-				return t, err
+				return t, asks, err
 			}
 			t.Failed++
 			continue
@@ -123,44 +141,45 @@ func (in *Intake) apply(ctx context.Context, group []stored) (Tally, error) {
 		switch {
 		case err != nil:
 			if err := in.fail(ctx, e, r.kind, err); err != nil {
-				return t, err
+				return t, asks, err
 			}
 			t.Failed++
 		case ignored != "":
 			if err := in.store.IgnoreWebhookEvent(ctx, e.ID, in.settings.Owner, ignored); err != nil {
-				return t, err
+				return t, asks, err
 			}
 			t.Skipped++
-		default:
+		case r.news.EventID != "":
 			ready = append(ready, r)
+		default:
+			asks = append(asks, asking{read: r})
 		}
 	}
 	if len(ready) == 0 {
-		return t, nil
+		return t, asks, nil
 	}
 	results, err := in.applyNews(ctx, ready)
 	if err == nil {
-		in.count(ready, results, &t)
-		return t, nil
+		return t, append(asks, in.count(ready, results, &t)...), nil
 	}
 	if unreachable(err) {
-		return t, err
+		return t, asks, err
 	}
 	for _, r := range ready {
 		results, err := in.applyNews(ctx, []read{r})
 		switch {
 		case err == nil:
-			in.count([]read{r}, results, &t)
+			asks = append(asks, in.count([]read{r}, results, &t)...)
 		case unreachable(err):
-			return t, err
+			return t, asks, err
 		default:
 			if err := in.fail(ctx, r.event, r.kind, err); err != nil {
-				return t, err
+				return t, asks, err
 			}
 			t.Failed++
 		}
 	}
-	return t, nil
+	return t, asks, nil
 }
 
 // readEvent turns a stored event into news, or says why it is only kept. What was stored was verified then; it is not
@@ -184,14 +203,50 @@ func (in *Intake) readEvent(s stored) (r read, ignored string, err error) {
 	if ignored := in.ignored(*envelope); ignored != "" {
 		return r, ignored, nil
 	}
-	provider, err := payment.Subscription(envelope.Data)
-	if err != nil {
-		return r, "", err
+	ignored, err = r.about(*envelope)
+	return r, ignored, err
+}
+
+// about reads what the event tells of, by its type.
+func (r *read) about(e payment.Event) (ignored string, err error) {
+	r.created = e.Created
+	switch e.Type {
+	case eventCheckoutCompleted:
+		r.checkout, err = payment.ReadCheckout(e.Data)
+		switch {
+		case err != nil:
+		case r.checkout.SubscriptionID == "":
+			ignored = "not_a_subscription"
+		case r.checkout.UserID == "":
+			ignored = "names_no_user"
+		}
+	case eventInvoicePaid, eventInvoiceSucceeded, eventInvoiceFailed:
+		if r.invoice, err = payment.ReadInvoice(e.Data); err == nil && r.invoice.SubscriptionID == "" {
+			ignored = "not_a_subscription"
+		}
+	case eventCustomerDeleted:
+		if r.customer = e.ObjectID; r.customer == "" {
+			err = payment.ErrMalformed
+		}
+	default:
+		r.news.EventID = r.event.ID
+		r.news.Provider, r.news.News, err = newsOf(e)
 	}
-	r.news = store.SubscriptionNews{EventID: s.event.ID, Provider: provider, News: subscription.News{
-		Created: envelope.Created, Deleted: envelope.Type == eventDeleted,
-	}}
-	return r, "", nil
+	return ignored, err
+}
+
+func newsOf(e payment.Event) (subscription.Provider, subscription.News, error) {
+	provider, err := payment.Subscription(e.Data)
+	return provider, subscription.News{Created: e.Created, Deleted: e.Type == eventDeleted}, err
+}
+
+// readStored reads an event about a subscription that was stored before.
+func readStored(payload []byte) (subscription.Provider, subscription.News, error) {
+	e, err := payment.ParseEvent(payload)
+	if err != nil {
+		return subscription.Provider{}, subscription.News{}, err
+	}
+	return newsOf(e)
 }
 
 func (in *Intake) applyNews(ctx context.Context, group []read) (results []store.NewsResult, err error) {
@@ -234,14 +289,19 @@ func unreachable(err error) bool {
 	return false
 }
 
-// fail records a failed attempt. Its error means that not even that was possible.
+// fail records a failed attempt. What cannot be read now cannot be read later, so it is given up at once. The error means that not even
+// that was possible.
 func (in *Intake) fail(ctx context.Context, e store.WebhookEvent, kind string, cause error) error {
 	in.log.Warn("webhook event could not be applied", zap.String("event_id", e.ExternalID), zap.Int("attempts", e.Attempts), zap.Error(cause))
-	if err := in.store.FailWebhookEvent(ctx, e.ID, in.settings.Owner, pause(e.Attempts), MaxAttempts, cutText(cause.Error())); err != nil {
+	most := MaxAttempts
+	if errors.Is(cause, payment.ErrMalformed) {
+		most = 1
+	}
+	if err := in.store.FailWebhookEvent(ctx, e.ID, in.settings.Owner, pause(e.Attempts), most, cutText(cause.Error())); err != nil {
 		return err
 	}
 	outcome := "retried"
-	if e.Attempts >= MaxAttempts {
+	if e.Attempts >= most {
 		outcome = "failed"
 	}
 	in.tell(kind, outcome)
@@ -254,28 +314,33 @@ func pause(attempts int) time.Duration {
 	return p + rand.N(p/4) //nolint:gosec // jitter needs no secret
 }
 
-func (in *Intake) count(group []read, results []store.NewsResult, t *Tally) {
-	kinds := make(map[string]string, len(group))
+// count adds results to the tally and returns those events that wait for the provider's answer.
+func (in *Intake) count(group []read, results []store.NewsResult, t *Tally) (asks []asking) {
+	events := make(map[string]read, len(group))
 	for _, r := range group {
-		kinds[r.event.ID] = r.kind
+		events[r.event.ID] = r
 	}
 	for _, r := range results {
+		kind := events[r.EventID].kind
 		switch {
+		case r.Asks:
+			asks = append(asks, asking{read: events[r.EventID], version: r.Version})
 		case r.Lost:
 			t.Skipped++
-			in.tell(kinds[r.EventID], "lost")
+			in.tell(kind, "lost")
 		case r.Skip.Quarantine():
 			t.Skipped++
 			in.log.Warn("webhook event quarantined", zap.String("row_id", r.EventID), zap.String("reason", string(r.Skip)))
-			in.tell(kinds[r.EventID], "quarantined")
+			in.tell(kind, "quarantined")
 		case r.Skip != subscription.SkipNone:
 			t.Skipped++
-			in.tell(kinds[r.EventID], "processed")
+			in.tell(kind, "processed")
 		default:
 			t.Changed++
-			in.tell(kinds[r.EventID], "processed")
+			in.tell(kind, "processed")
 		}
 	}
+	return asks
 }
 
 func (in *Intake) tell(kind, outcome string) {

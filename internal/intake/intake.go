@@ -15,6 +15,7 @@ import (
 	"termkeeper/internal/failpoint"
 	"termkeeper/internal/payment"
 	"termkeeper/internal/store"
+	"termkeeper/internal/subscription"
 )
 
 const (
@@ -45,6 +46,9 @@ type Settings struct {
 	Owner    string        // names this process in leases; unique among all that run
 	Leeway   time.Duration // how long the news of a renewal may take
 	Livemode bool          // events of the other mode are kept and ignored
+	// Fetch asks the provider for a subscription by its id. It returns what the provider says and the second in which the
+	// call began, by the provider's clock. Any error is no answer. nil when no key is configured.
+	Fetch func(ctx context.Context, id string) (subscription.Provider, time.Time, error)
 	// OnResult is told what became of each event: its type and "processed", "quarantined", "failed", "retried" or "lost". May be nil.
 	OnResult func(eventType, outcome string)
 }
@@ -57,11 +61,15 @@ type Intake struct {
 
 	receipts chan receipt
 	queue    chan stored
+	asking   chan asking   // events whose order only the provider can tell
+	mapped   chan struct{} // holds one: something was learned that quarantined events may wait for
 	turn     chan struct{} // holds one: whose turn it is to take a group from the queue
 	stop     chan struct{} // closed: nothing more is taken
 	full     chan struct{} // closed: nothing more will be stored
 	storing  sync.WaitGroup
 	applying sync.WaitGroup
+	settling sync.WaitGroup
+	healing  sync.WaitGroup
 	working  context.Context
 	cut      context.CancelFunc
 }
@@ -87,7 +95,7 @@ type outcome struct {
 func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
 	in := &Intake{
 		store: s, settings: settings, log: log, receipts: make(chan receipt, 4*groupSize), stop: make(chan struct{}), full: make(chan struct{}),
-		queue: make(chan stored, backlog), turn: make(chan struct{}, 1),
+		queue: make(chan stored, backlog), turn: make(chan struct{}, 1), asking: make(chan asking, backlog), mapped: make(chan struct{}, 1),
 	}
 	in.working, in.cut = context.WithCancel(context.Background())
 	for range storers {
@@ -96,6 +104,8 @@ func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
 	for range appliers {
 		in.applying.Go(in.applyGroups)
 	}
+	in.settling.Go(in.settleGroups)
+	in.healing.Go(in.heal)
 	return in
 }
 
@@ -148,7 +158,7 @@ func (in *Intake) ignored(e payment.Event) string {
 // applied reports whether events of this type change anything here.
 func applied(eventType string) bool {
 	switch eventType {
-	case eventCreated, eventUpdated, eventDeleted:
+	case eventCreated, eventUpdated, eventDeleted, eventCheckoutCompleted, eventInvoicePaid, eventInvoiceSucceeded, eventInvoiceFailed, eventCustomerDeleted:
 		return true
 	}
 	return false
@@ -158,6 +168,12 @@ const (
 	eventCreated = "customer.subscription.created"
 	eventUpdated = "customer.subscription.updated"
 	eventDeleted = "customer.subscription.deleted"
+
+	eventCheckoutCompleted = "checkout.session.completed"
+	eventInvoicePaid       = "invoice.paid"
+	eventInvoiceSucceeded  = "invoice.payment_succeeded"
+	eventInvoiceFailed     = "invoice.payment_failed"
+	eventCustomerDeleted   = "customer.deleted"
 )
 
 // Drain stops taking events, applies what was taken, and gives the rest back when ctx ends first. Receive must not be
@@ -168,7 +184,13 @@ func (in *Intake) Drain(ctx context.Context) error {
 	close(in.full)
 	close(in.queue)
 	done := make(chan struct{})
-	go func() { in.applying.Wait(); close(done) }()
+	go func() {
+		in.healing.Wait()
+		in.applying.Wait()
+		close(in.asking)
+		in.settling.Wait()
+		close(done)
+	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -250,7 +272,7 @@ func (in *Intake) Replay(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = in.apply(ctx, []stored{{event: event}})
+	_, err = in.applyAndSettle(ctx, []stored{{event: event}})
 	return err
 }
 

@@ -17,7 +17,16 @@ var (
 	itemPlaces   = []place{{"items", "data", "*"}, {}} // a subscription of a single old-style plan names it at the top, too
 	pricePlaces  = []place{{"price", "id"}, {"price"}, {"plan", "id"}, {"plan"}}
 	idPlaces     = []place{{"id"}, {}} // an expanded object, or its bare id
-	userPlaces   = []place{{"metadata", "user_id"}, {"customer", "metadata", "user_id"}}
+	// An invoice: from basil on its parent names the subscription, and so does each line.
+	invoiceSubscriptionPlaces = []place{
+		{"parent", "subscription_details", "subscription", "id"}, {"parent", "subscription_details", "subscription"},
+		{"subscription", "id"}, {"subscription"},
+		{"lines", "data", "*", "parent", "subscription_item_details", "subscription"}, {"lines", "data", "*", "subscription"},
+	}
+	prorationPlaces = []place{{"parent", "subscription_item_details", "proration"}, {"parent", "invoice_item_details", "proration"}, {"proration"}}
+	// A checkout session: what the customer typed in counts before what the session was made with.
+	checkoutUserPlaces  = []place{{"client_reference_id"}, {"metadata", "user_id"}}
+	checkoutEmailPlaces = []place{{"customer_details", "email"}, {"customer_email"}}
 )
 
 // node is one decoded JSON value. Reading a wrong type from it gives the zero value, which means unknown.
@@ -103,4 +112,21 @@ func (n node) count() int {
 func (n node) isObject() bool {
 	_, ok := n.value.(map[string]any)
 	return ok
+}
+
+// firstFlag returns whether the first of the places that holds anything holds true.
+func (n node) firstFlag(places []place) bool {
+	for _, p := range places {
+		for _, found := range n.all(p) {
+			return found.flag()
+		}
+	}
+	return false
+}
+
+// isZero reports whether the number under the key is there and is 0.
+func (n node) isZero(key string) bool {
+	number, _ := n.at(key).value.(json.Number)
+	i, ok := whole(string(number))
+	return ok && i == 0
 }

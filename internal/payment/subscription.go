@@ -2,7 +2,6 @@ package payment
 
 import (
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"termkeeper/internal/subscription"
@@ -12,25 +11,20 @@ import (
 // it should not, is left at its zero value, which means unknown; above all, a period of 0 is no time.
 // The error is ErrMalformed: not a JSON object, an object of another kind, or no id.
 func Subscription(raw json.RawMessage) (subscription.Provider, error) {
-	object, err := decode(raw)
+	object, id, err := identified(raw, "subscription")
 	if err != nil {
-		return subscription.Provider{}, fmt.Errorf("reading a subscription: %w", err)
-	}
-	if kind := object.at("object").text(); kind != "" && kind != "subscription" {
-		return subscription.Provider{}, fmt.Errorf("reading a subscription: %w: the object is of another kind", ErrMalformed)
-	}
-	id := object.at("id").text()
-	if id == "" {
-		return subscription.Provider{}, fmt.Errorf("reading a subscription: %w: no usable id", ErrMalformed)
+		return subscription.Provider{}, err
 	}
 	customer := object.at("customer")
 	start, end := period(object)
 	return subscription.Provider{
 		ExternalID: id,
 		CustomerID: customer.firstText(idPlaces),
-		UserID:     object.firstText(userPlaces),
+		UserID:     object.at("metadata", "user_id").text(),
 		Email:      address(customer.at("email").text()),
 		Name:       customer.at("name").text(),
+
+		CustomerUserID: customer.at("metadata", "user_id").text(),
 
 		Status:   object.at("status").text(),
 		PriceIDs: prices(object),

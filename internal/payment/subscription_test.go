@@ -48,7 +48,7 @@ func TestSubscriptionInBothShapes(t *testing.T) {
 		},
 		"_unknown_status": func(p *subscription.Provider) { p.Status = "hibernating" },
 		"_expanded_customer": func(p *subscription.Provider) {
-			p.UserID, p.Email, p.Name = "u_from_customer", "mei@example.com", "Mei Lin"
+			p.UserID, p.CustomerUserID, p.Email, p.Name = "", "u_from_customer", "mei@example.com", "Mei Lin"
 		},
 		"_deleted_customer": func(p *subscription.Provider) { p.UserID = "" },
 		"_no_customer":      func(p *subscription.Provider) { p.UserID, p.CustomerID = "", "" },
@@ -148,14 +148,14 @@ func TestSubscriptionToleratesOddTypes(t *testing.T) {
 
 func TestSubscriptionUser(t *testing.T) {
 	t.Parallel()
-	cases := map[string]struct{ body, want string }{
-		"own metadata first":          {`"metadata":{"user_id":"u_1"},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "u_1"},
-		"blank in own metadata":       {`"metadata":{"user_id":"  "},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "u_2"},
-		"number in own metadata":      {`"metadata":{"user_id":7},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "u_2"},
-		"U+0000 is no user":           {`"metadata":{"user_id":"u\u0000"}`, ""},
-		"customer not expanded":       {`"metadata":{},"customer":"cus_1"`, ""},
-		"nobody":                      {`"status":"active"`, ""},
-		"deleted customer's metadata": {`"customer":{"id":"c","deleted":true}`, ""},
+	cases := map[string]struct{ body, want, customers string }{
+		"both":                        {`"metadata":{"user_id":"u_1"},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "u_1", "u_2"},
+		"blank in own metadata":       {`"metadata":{"user_id":"  "},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "", "u_2"},
+		"number in own metadata":      {`"metadata":{"user_id":7},"customer":{"id":"c","metadata":{"user_id":"u_2"}}`, "", "u_2"},
+		"U+0000 is no user":           {`"metadata":{"user_id":"u\u0000"}`, "", ""},
+		"customer not expanded":       {`"metadata":{},"customer":"cus_1"`, "", ""},
+		"nobody":                      {`"status":"active"`, "", ""},
+		"deleted customer's metadata": {`"customer":{"id":"c","deleted":true}`, "", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -163,6 +163,7 @@ func TestSubscriptionUser(t *testing.T) {
 			got, err := Subscription(json.RawMessage(`{"id":"sub_1",` + c.body + `}`))
 			require.NoError(t, err)
 			require.Equal(t, c.want, got.UserID)
+			require.Equal(t, c.customers, got.CustomerUserID)
 		})
 	}
 }

@@ -149,14 +149,17 @@ func (s *Store) LeaseWebhookEvent(ctx context.Context, id, owner string, lease t
 }
 
 // releaseMapped: what an event waited for is there now, so it is due at once. An event without a user is also released when
-// its subscription has got a row by another event.
+// its subscription has got a row by another event. What only the provider can make good is released for another question
+// when its hour is over; see finishEvents.
 const releaseMapped = `UPDATE payment_webhook_events e SET status = 'pending', attempts = 0, next_attempt_at = now(), leased_until = NULL, lease_owner = NULL
 WHERE e.ctid = ANY (ARRAY(
 	SELECT q.ctid FROM payment_webhook_events q
 	WHERE q.status = 'quarantined' AND (
 		(q.reason = 'plan_unmapped' AND EXISTS (SELECT 1 FROM plans p WHERE p.stripe_price_ids && q.waits_for)) OR
 		(q.reason = 'user_unmapped' AND (EXISTS (SELECT 1 FROM stripe_customers c WHERE c.customer_id = ANY (q.waits_for))
-			OR EXISTS (SELECT 1 FROM subscriptions s WHERE s.external_id = q.object_id))))
+			OR EXISTS (SELECT 1 FROM stripe_checkouts k WHERE k.subscription_id = q.object_id)
+			OR EXISTS (SELECT 1 FROM subscriptions s WHERE s.external_id = q.object_id))) OR
+		(q.reason IN ('user_unmapped', 'period_missing', 'unknown_status') AND q.next_attempt_at <= now()))
 	ORDER BY q.id LIMIT $1 FOR UPDATE SKIP LOCKED))
 	AND e.status = 'quarantined'`
 
@@ -190,6 +193,17 @@ WHERE id = $1 AND status = 'pending' AND lease_owner = $2`
 func (s *Store) IgnoreWebhookEvent(ctx context.Context, id, owner, reason string) error {
 	if _, err := s.pool.Exec(ctx, ignoreWebhookEvent, id, owner, reason); err != nil {
 		return fmt.Errorf("marking webhook event %s as ignored: %w", id, err)
+	}
+	return nil
+}
+
+const processWebhookEvent = `UPDATE payment_webhook_events SET status = 'processed', reason = $3, last_error = NULL, processed_at = now(),
+	leased_until = NULL, lease_owner = NULL WHERE id = $1 AND status = 'pending' AND lease_owner = $2`
+
+// ProcessWebhookEvent marks an event as done whose effect was written before. reason says why it changed nothing, or is empty.
+func (s *Store) ProcessWebhookEvent(ctx context.Context, id, owner, reason string) error {
+	if _, err := s.pool.Exec(ctx, processWebhookEvent, id, owner, text(reason)); err != nil {
+		return fmt.Errorf("marking webhook event %s as processed: %w", id, err)
 	}
 	return nil
 }
