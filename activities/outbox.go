@@ -16,11 +16,14 @@ import (
 	"termkeeper/internal/failpoint"
 	"termkeeper/internal/mail"
 	"termkeeper/internal/store"
+	"termkeeper/internal/subscription"
 )
 
 const (
 	// sendAtOnce bounds the messages that are being sent at the same time; as many are claimed at once.
 	sendAtOnce = 16
+	// sendStretch is how long a backlog is sent before the next look at the facts: an urgent one does not wait for its end.
+	sendStretch = time.Second
 	// deliveryLease is longer than the second look, the sending and the mark together can take.
 	deliveryLease = 2*mail.SendTimeout + 15*time.Second
 	// deliveryAttempts is how often a message is tried that the server puts off. With the pauses below they span half a day.
@@ -124,7 +127,7 @@ func (d *delivering) round(ctx context.Context, p *pace) (worked, early bool, er
 	if err != nil || early {
 		return done+isolated > 0, early, err
 	}
-	for {
+	for begun := time.Now(); time.Since(begun) < sendStretch; {
 		if p.mustLeave(ctx) {
 			return true, true, nil
 		}
@@ -138,6 +141,7 @@ func (d *delivering) round(ctx context.Context, p *pace) (worked, early bool, er
 		}
 		done += n
 	}
+	return true, false, nil
 }
 
 // tryFact dispatches one fact alone and defers it where that fails by its own fault.
@@ -202,7 +206,7 @@ func (d *delivering) send(ctx context.Context, p *pace, now time.Time) (int, err
 // sendOne sends one delivery and records what came of it. The error is the database's; what goes wrong with the message
 // is written on its row.
 func (d *delivering) sendOne(ctx context.Context, claimedAt time.Time, one store.Delivery) error {
-	letter, err := d.Store.Letter(ctx, one, mail.SendTimeout)
+	letter, err := d.Store.Letter(ctx, one, claimedAt, mail.SendTimeout)
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		d.count(Tally{Scanned: 1, Skipped: 1}) // it was held up so long that the lease is over or nearly so
@@ -213,7 +217,7 @@ func (d *delivering) sendOne(ctx context.Context, claimedAt time.Time, one store
 		d.count(Tally{Scanned: 1, Skipped: 1})
 		return d.lost(ctx, d.Store.FinishDelivery(ctx, one, store.DeliverySuperseded, ""))
 	}
-	sent := d.write(ctx, letter)
+	sent := d.write(ctx, letter, claimedAt)
 	failpoint.Hit("mail_sent_before_mark")
 	// The mark must not be lost because the run is being stopped: the message may be out.
 	marking, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -232,19 +236,17 @@ func (d *delivering) sendOne(ctx context.Context, claimedAt time.Time, one store
 // errPanic is a message that makes the program panic.
 var errPanic = errors.New("writing the message panicked")
 
-// write renders and sends a letter. A panic is the message's fault and stops no other one.
-func (d *delivering) write(ctx context.Context, letter store.Letter) (err error) {
+// write renders and sends a letter, in the words of the instant at. A panic is the message's fault and stops no other one.
+func (d *delivering) write(ctx context.Context, letter store.Letter, at time.Time) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("%w with a %T", errPanic, v)
 		}
 	}()
-	kind := mail.AccessExpired
-	if letter.Kind == "ended" {
-		kind = mail.AccessEnded
-	}
-	subject, text, html, err := mail.Render(kind, letter.Locale, mail.AccessEnd{
-		UserName: letter.UserName, PlanName: letter.PlanName, EndedAt: letter.Boundary, TimeZone: letter.TimeZone,
+	subject, text, html, err := mail.Render(kindOf(letter), letter.Locale, mail.Notice{
+		UserName: letter.UserName, PlanName: letter.PlanName, TimeZone: letter.TimeZone,
+		End: letter.Boundary, AccessUntil: letter.AccessUntil, Lifetime: subscription.IsForever(letter.AccessUntil),
+		DaysLeft: subscription.DaysLeft(at, letter.Boundary, subscription.Zone(letter.TimeZone)),
 	})
 	if err != nil {
 		return err
@@ -252,6 +254,38 @@ func (d *delivering) write(ctx context.Context, letter store.Letter) (err error)
 	return d.Mail.Send(ctx, mail.Message{
 		To: netmail.Address{Name: letter.UserName, Address: letter.Target}, Subject: subject, Text: text, HTML: html, MessageID: letter.MessageID,
 	})
+}
+
+// kindOf is which mail tells of a letter. Whoever set the subscription to end is told that it will, and not asked to renew.
+func kindOf(letter store.Letter) string {
+	switch letter.Topic {
+	case subscription.TopicAccessStarted:
+		if letter.Kind == subscription.KindReturned {
+			return mail.AccessReturned
+		}
+		return mail.AccessStarted
+	case subscription.TopicAccessEnded:
+		switch letter.Kind {
+		case subscription.KindEnded:
+			return mail.AccessEnded
+		case subscription.KindCanceled:
+			return mail.AccessCanceled
+		}
+		return mail.AccessExpired
+	case subscription.TopicAccessEndingSoon:
+		switch {
+		case letter.SetToEnd:
+			return mail.AccessEndingAsSet
+		case letter.PastDue:
+			return mail.AccessEndingUnpaid
+		}
+		return mail.AccessEnding
+	case subscription.TopicPaymentFailed:
+		return mail.PaymentFailed
+	case subscription.TopicPaymentRecovered:
+		return mail.PaymentRecovered
+	}
+	return string(letter.Topic) // of which there is no mail: the delivery is dead at once
 }
 
 // record writes on the row what a failed sending means for it.

@@ -13,11 +13,35 @@ import (
 
 // The mails there are.
 const (
+	// AccessStarted: the access began for the first time.
+	AccessStarted = "access_started"
+	// AccessReturned: the access is back after it had ended.
+	AccessReturned = "access_returned"
+	// AccessEnding: the access ends soon and nothing will renew it. It asks to renew.
+	AccessEnding = "access_ending"
+	// AccessEndingAsSet: the access ends soon because it was set to. It is a notice and asks for nothing.
+	AccessEndingAsSet = "access_ending_as_set"
+	// AccessEndingUnpaid: the access ends soon because the renewal was not paid. It asks to pay.
+	AccessEndingUnpaid = "access_ending_unpaid"
 	// AccessExpired: the access ended and nothing renewed it. It asks to renew.
 	AccessExpired = "access_expired"
 	// AccessEnded: the access ended because it was set to. It asks for nothing.
 	AccessEnded = "access_ended"
+	// AccessCanceled: the access was ended before its date. It asks for nothing.
+	AccessCanceled = "access_canceled"
+	// PaymentFailed: a payment failed; it says until when there is access all the same.
+	PaymentFailed = "payment_failed"
+	// PaymentRecovered: what was missing was paid.
+	PaymentRecovered = "payment_recovered"
 )
+
+// Kinds lists the mails there are.
+func Kinds() []string {
+	return []string{
+		AccessStarted, AccessReturned, AccessEnding, AccessEndingAsSet, AccessEndingUnpaid, AccessExpired, AccessEnded, AccessCanceled,
+		PaymentFailed, PaymentRecovered,
+	}
+}
 
 // The locales there are.
 const (
@@ -25,16 +49,19 @@ const (
 	SimplifiedChinese = "zh-CN"
 )
 
-// AccessEnd is what the mails about the end of an access tell.
-type AccessEnd struct {
-	UserName string // "" when unknown
-	PlanName string
-	EndedAt  time.Time
-	TimeZone string // IANA name; UTC when it is empty or unknown
+// Notice is what the mails tell. Each kind takes what it needs of it.
+type Notice struct {
+	UserName    string // "" when unknown
+	PlanName    string
+	TimeZone    string    // IANA name; UTC when it is empty or unknown
+	End         time.Time // the end that the mail speaks of, past or near
+	AccessUntil time.Time // until when there is access as things stand
+	Lifetime    bool      // access has no end
+	DaysLeft    int       // until End by the user's calendar: 0 is today, 1 tomorrow
 }
 
 // A template is one text file: its subject, an empty line, its paragraphs. The HTML is made from the same paragraphs, so
-// that the two can't say different things.
+// that the two can't say different things. A paragraph whose lines are "label: value" becomes a table in it.
 //
 //go:embed templates
 var files embed.FS
@@ -48,7 +75,7 @@ var (
 func parseTexts() map[string]*template.Template {
 	parsed := map[string]*template.Template{}
 	for _, locale := range []string{English, SimplifiedChinese} {
-		for _, kind := range []string{AccessExpired, AccessEnded} {
+		for _, kind := range Kinds() {
 			name := locale + "/" + kind
 			parsed[name] = template.Must(template.ParseFS(files, "templates/"+name+".txt"))
 		}
@@ -58,7 +85,7 @@ func parseTexts() map[string]*template.Template {
 
 // Render writes the mail of that kind in that locale: any Chinese is zh-CN, every other language is en. The error is
 // ErrPermanent: an unknown kind, or a name with a line break or a control character.
-func Render(kind, locale string, data AccessEnd) (subject, text, html string, err error) {
+func Render(kind, locale string, data Notice) (subject, text, html string, err error) {
 	locale = supported(locale)
 	parsed, ok := texts[locale+"/"+kind]
 	if !ok {
@@ -69,8 +96,13 @@ func Render(kind, locale string, data AccessEnd) (subject, text, html string, er
 	}
 
 	var written strings.Builder
-	words := struct{ UserName, PlanName, EndedAt string }{
-		strings.TrimSpace(data.UserName), strings.TrimSpace(data.PlanName), instant(data.EndedAt, data.TimeZone, locale),
+	words := struct {
+		UserName, PlanName, End, AccessUntil string
+		Lifetime                             bool
+		DaysLeft                             int
+	}{
+		strings.TrimSpace(data.UserName), strings.TrimSpace(data.PlanName), instant(data.End, data.TimeZone, locale),
+		instant(data.AccessUntil, data.TimeZone, locale), data.Lifetime, max(data.DaysLeft, 0),
 	}
 	if err := parsed.Execute(&written, words); err != nil {
 		return "", "", "", fmt.Errorf("rendering %s: %w: %w", kind, ErrPermanent, err)
@@ -80,12 +112,41 @@ func Render(kind, locale string, data AccessEnd) (subject, text, html string, er
 	var page strings.Builder
 	err = layout.Execute(&page, struct {
 		Language, Subject string
-		Paragraphs        []string
-	}{locale, subject, strings.Split(strings.TrimSpace(text), "\n\n")})
+		Paragraphs        []paragraph
+	}{locale, subject, paragraphs(text)})
 	if err != nil {
 		return "", "", "", fmt.Errorf("rendering %s: %w: %w", kind, ErrPermanent, err)
 	}
 	return subject, text, page.String(), nil
+}
+
+// paragraph is prose, or rows of a table.
+type paragraph struct {
+	Prose string
+	Rows  []row
+}
+
+type row struct{ Label, Value string }
+
+// paragraphs reads the written text. Prose is one line; what has several is a table.
+func paragraphs(text string) []paragraph {
+	var list []paragraph
+	for block := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
+		if !strings.Contains(block, "\n") {
+			list = append(list, paragraph{Prose: block})
+			continue
+		}
+		var rows []row
+		for line := range strings.SplitSeq(block, "\n") {
+			label, value, found := strings.Cut(line, "：")
+			if !found || strings.Contains(label, ": ") {
+				label, value, _ = strings.Cut(line, ": ")
+			}
+			rows = append(rows, row{label, value})
+		}
+		list = append(list, paragraph{Rows: rows})
+	}
+	return list
 }
 
 // supported maps a locale as browsers and systems write it (zh, zh-Hans, zh_CN.UTF-8, en-GB) to one that has templates.

@@ -20,13 +20,13 @@ func TestRenderGolden(t *testing.T) {
 	end := time.Date(2026, 11, 30, 18, 30, 0, 0, time.UTC)
 	cases := []struct {
 		locale string
-		data   mail.AccessEnd
+		data   mail.Notice
 	}{
-		{"en", mail.AccessEnd{UserName: "Ana <b> Müller", PlanName: "Pro & Team", EndedAt: end, TimeZone: "America/New_York"}},
-		{"zh-CN", mail.AccessEnd{UserName: "林美", PlanName: "专业版", EndedAt: end, TimeZone: "Asia/Shanghai"}},
+		{"en", mail.Notice{UserName: "Ana <b> Müller", PlanName: "Pro & Team", End: end, AccessUntil: end.AddDate(0, 1, 0), DaysLeft: 3, TimeZone: "America/New_York"}},
+		{"zh-CN", mail.Notice{UserName: "林美", PlanName: "专业版", End: end, AccessUntil: end.AddDate(0, 1, 0), DaysLeft: 3, TimeZone: "Asia/Shanghai"}},
 	}
 	for _, c := range cases {
-		for _, kind := range []string{mail.AccessExpired, mail.AccessEnded} {
+		for _, kind := range mail.Kinds() {
 			t.Run(kind+"/"+c.locale, func(t *testing.T) {
 				t.Parallel()
 				subject, text, html, err := mail.Render(kind, c.locale, c.data)
@@ -35,6 +35,39 @@ func TestRenderGolden(t *testing.T) {
 				golden(t, kind+"."+c.locale+".html", html)
 			})
 		}
+	}
+}
+
+// The days are those of a person's calendar, and a lifetime has no date.
+func TestRenderDaysAndLifetimes(t *testing.T) {
+	t.Parallel()
+	for days, words := range map[int][2]string{-1: {"ends today", "将于今天"}, 0: {"ends today", "将于今天"}, 1: {"ends tomorrow", "将于明天"}, 7: {"ends in 7 days", "将于 7 天后"}} {
+		for _, kind := range []string{mail.AccessEnding, mail.AccessEndingAsSet, mail.AccessEndingUnpaid} {
+			for i, locale := range []string{mail.English, mail.SimplifiedChinese} {
+				subject, text, _, err := mail.Render(kind, locale, mail.Notice{PlanName: "Pro", DaysLeft: days})
+				require.NoError(t, err)
+				require.Contains(t, subject, words[i])
+				require.Contains(t, text, words[i])
+			}
+		}
+	}
+	for locale, words := range map[string]string{mail.English: "Access until: no end\n", mail.SimplifiedChinese: "有效期至：永久有效\n"} {
+		for _, kind := range []string{mail.AccessStarted, mail.AccessReturned, mail.PaymentRecovered} {
+			_, text, _, err := mail.Render(kind, locale, mail.Notice{PlanName: "Pro", Lifetime: true})
+			require.NoError(t, err)
+			require.Contains(t, text, words, kind)
+		}
+	}
+}
+
+// A name that looks like a label stays in its place.
+func TestRenderRows(t *testing.T) {
+	t.Parallel()
+	for _, locale := range []string{mail.English, mail.SimplifiedChinese} {
+		_, _, html, err := mail.Render(mail.AccessExpired, locale, mail.Notice{PlanName: "Pro: A：B"})
+		require.NoError(t, err)
+		require.Contains(t, html, "<td>Pro: A：B</td>")
+		require.Equal(t, 2, strings.Count(html, "<tr>"))
 	}
 }
 
@@ -55,13 +88,13 @@ func TestRenderLocales(t *testing.T) {
 	chinese := []string{"zh", "zh-CN", "zh_CN", "zh-Hans", "ZH-hans-SG", "zh_CN.UTF-8", " zh "}
 	english := []string{"", "en", "en-GB", "de", "fr_FR", "zhx", "../zh-CN", "\x00"}
 	for _, locale := range chinese {
-		subject, _, html, err := mail.Render(mail.AccessExpired, locale, mail.AccessEnd{PlanName: "Pro"})
+		subject, _, html, err := mail.Render(mail.AccessExpired, locale, mail.Notice{PlanName: "Pro"})
 		require.NoError(t, err)
 		require.Equal(t, "您的“Pro”使用权限已到期", subject, locale)
 		require.Contains(t, html, `<html lang="zh-CN">`)
 	}
 	for _, locale := range english {
-		subject, _, html, err := mail.Render(mail.AccessExpired, locale, mail.AccessEnd{PlanName: "Pro"})
+		subject, _, html, err := mail.Render(mail.AccessExpired, locale, mail.Notice{PlanName: "Pro"})
 		require.NoError(t, err)
 		require.Equal(t, "Your access to Pro has ended", subject, locale)
 		require.Contains(t, html, `<html lang="en">`)
@@ -72,10 +105,12 @@ func TestRenderLocales(t *testing.T) {
 func TestRenderEndedAsksForNothing(t *testing.T) {
 	t.Parallel()
 	for locale, words := range map[string]string{"en": "renew", "zh-CN": "续订"} {
-		_, text, html, err := mail.Render(mail.AccessEnded, locale, mail.AccessEnd{PlanName: "Pro"})
-		require.NoError(t, err)
-		require.NotContains(t, strings.ToLower(text+html), words)
-		_, text, html, err = mail.Render(mail.AccessExpired, locale, mail.AccessEnd{PlanName: "Pro"})
+		for _, kind := range []string{mail.AccessEnded, mail.AccessEndingAsSet, mail.AccessCanceled} {
+			_, text, html, err := mail.Render(kind, locale, mail.Notice{PlanName: "Pro"})
+			require.NoError(t, err)
+			require.NotContains(t, strings.ToLower(text+html), words)
+		}
+		_, text, html, err := mail.Render(mail.AccessExpired, locale, mail.Notice{PlanName: "Pro"})
 		require.NoError(t, err)
 		require.Contains(t, text, words)
 		require.Contains(t, html, words)
@@ -95,10 +130,10 @@ func TestRenderInstants(t *testing.T) {
 		{"America/St_Johns", "30 November 2026, 15:00 (UTC-3:30)", "2026年11月30日 15:00（UTC-3:30）"},
 	}
 	for _, c := range cases {
-		data := mail.AccessEnd{PlanName: "Pro", EndedAt: time.Date(2026, 11, 30, 18, 30, 59, 0, time.UTC), TimeZone: c.zone}
+		data := mail.Notice{PlanName: "Pro", End: time.Date(2026, 11, 30, 18, 30, 59, 0, time.UTC), TimeZone: c.zone}
 		_, text, html, err := mail.Render(mail.AccessExpired, "en", data)
 		require.NoError(t, err)
-		require.Contains(t, text, "ended on "+c.en+".", c.zone)
+		require.Contains(t, text, "Ended: "+c.en+"\n", c.zone)
 		require.Contains(t, html, strings.ReplaceAll(c.en, "+", "&#43;"), c.zone)
 		_, text, _, err = mail.Render(mail.AccessExpired, "zh-CN", data)
 		require.NoError(t, err)
@@ -108,7 +143,7 @@ func TestRenderInstants(t *testing.T) {
 
 func TestRenderRefuses(t *testing.T) {
 	t.Parallel()
-	for name, data := range map[string]mail.AccessEnd{
+	for name, data := range map[string]mail.Notice{
 		"line break in the user's name":  {UserName: "Ana\nBcc: x@example.com", PlanName: "Pro"},
 		"line break in the plan's name":  {PlanName: "Pro\r\nBcc: x@example.com"},
 		"U+0000":                         {UserName: "A\x00", PlanName: "Pro"},
@@ -120,6 +155,6 @@ func TestRenderRefuses(t *testing.T) {
 		_, _, _, err := mail.Render(mail.AccessExpired, "en", data)
 		require.ErrorIs(t, err, mail.ErrPermanent, name)
 	}
-	_, _, _, err := mail.Render("no_such_kind", "en", mail.AccessEnd{})
+	_, _, _, err := mail.Render("no_such_kind", "en", mail.Notice{})
 	require.ErrorIs(t, err, mail.ErrPermanent)
 }

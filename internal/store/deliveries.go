@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"termkeeper/internal/subscription"
 )
 
 // ChannelEmail is the channel of mails.
@@ -27,13 +29,19 @@ const takeOverDeliveries = `UPDATE deliveries SET status = 'pending', next_attem
 WHERE ctid = ANY (ARRAY(SELECT ctid FROM deliveries WHERE status = 'sending' AND leased_until <= $1 ORDER BY leased_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
 	AND status = 'sending' AND leased_until <= $1`
 
-// claimDeliveries: an earlier delivery of the same subscription to the same receiver that is not finished blocks the later
-// ones. While a channel has failures on record one message is enough to find out whether it is back.
-const claimDeliveries = `UPDATE deliveries d SET status = 'sending', attempts = attempts + 1, version = version + 1,
+// The claims: an earlier delivery of the same subscription to the same receiver that is not finished blocks the later
+// ones. While a channel has failures on record one message of each claim is enough to find out whether it is back. The urgent ones are
+// told from the rest by the condition of their own index, which repeats a part of the topics.
+const (
+	claimDeliveries       = claimHead + claimTail
+	claimUrgentDeliveries = claimHead + `AND w.topic IN ('access.started', 'payment.failed', 'payment.recovered')` + claimTail
+
+	claimHead = `UPDATE deliveries d SET status = 'sending', attempts = attempts + 1, version = version + 1,
 	leased_until = $1 + $4::interval, lease_owner = $5
 WHERE ctid = ANY (ARRAY(
 	SELECT w.ctid FROM deliveries w
-	WHERE w.status = 'pending' AND w.next_attempt_at <= $1 AND w.channel = $2
+	WHERE w.status = 'pending' AND w.next_attempt_at <= $1 AND w.channel = $2 `
+	claimTail = `
 		AND EXISTS (SELECT 1 FROM delivery_channels c WHERE c.channel = $2 AND (c.paused_until IS NULL OR c.paused_until <= $1))
 		AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.subscription_id = w.subscription_id AND e.channel = w.channel
 			AND e.target = w.target AND e.status IN ('pending', 'sending') AND e.id < w.id)
@@ -42,14 +50,28 @@ WHERE ctid = ANY (ARRAY(
 	FOR UPDATE SKIP LOCKED))
 	AND status = 'pending' AND next_attempt_at <= $1
 RETURNING id, version, attempts, coalesce(last_error, '')`
+)
 
-// ClaimDeliveries takes lapsed leases over and leases at most limit due deliveries of a channel to owner. None while the
-// channel is paused.
+// urgentShare is how many of four deliveries of a claim may be urgent ones that are not the oldest: they overtake a
+// backlog, and it moves on all the same.
+const urgentShare = 3
+
+// ClaimDeliveries takes lapsed leases over and leases at most limit due deliveries of a channel to owner: the urgent ones
+// first, up to three quarters, then the oldest. None while the channel is paused.
 func (s *Store) ClaimDeliveries(ctx context.Context, now time.Time, channel, owner string, limit int, lease time.Duration) ([]Delivery, error) {
 	if _, err := s.pool.Exec(ctx, takeOverDeliveries, now); err != nil {
 		return nil, fmt.Errorf("taking deliveries over: %w", err)
 	}
-	rows, err := s.pool.Query(ctx, claimDeliveries, now, channel, limit, lease, owner)
+	urgent, err := s.claim(ctx, claimUrgentDeliveries, now, channel, limit*urgentShare/4, lease, owner)
+	if err != nil {
+		return nil, err
+	}
+	oldest, err := s.claim(ctx, claimDeliveries, now, channel, limit-len(urgent), lease, owner)
+	return append(urgent, oldest...), err
+}
+
+func (s *Store) claim(ctx context.Context, query string, args ...any) ([]Delivery, error) {
+	rows, err := s.pool.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("claiming deliveries: %w", err)
 	}
@@ -68,43 +90,64 @@ func (s *Store) ClaimDeliveries(ctx context.Context, now time.Time, channel, own
 type Letter struct {
 	Target    string
 	MessageID string
-	Kind      string // the fact's
-	Boundary  time.Time
-	UserName  string
-	Locale    string
-	TimeZone  string
-	PlanName  string
-	// Stale says that the message is no longer true or no longer wanted: the subscription gives access again or has a
-	// later end than the message speaks of, or another one of the user gives access.
+	Topic     subscription.Topic
+	Kind      string    // the fact's
+	Boundary  time.Time // the fact's
+	// AccessUntil, SetToEnd and PastDue are the subscription's as it is now: a message that waited tells what holds now. The
+	// leeway is left out of AccessUntil: nobody has paid for it.
+	AccessUntil time.Time
+	SetToEnd    bool
+	PastDue     bool
+	UserName    string
+	Locale      string
+	TimeZone    string
+	PlanName    string
+	// Stale says that the message is no longer true or no longer wanted.
 	Stale bool
 }
 
 // letter is the fence and the second look in one: nothing comes back when the lease is lost or too short for the sending.
-// The end of a subscription that was canceled at once moves to an earlier instant; that does not make the message stale.
-const letter = `SELECT d.target, d.message_id, coalesce(o.kind, ''), o.boundary, coalesce(u.name, ''), coalesce(u.locale, ''), coalesce(u.time_zone, ''),
-	coalesce(nullif(p.name, ''), p.key, ''),
-	s.id IS NULL OR gives_access(s, clock_timestamp()) OR s.access_until > o.boundary
-		OR EXISTS (SELECT 1 FROM subscriptions other WHERE other.user_id = o.user_id AND gives_access(other, clock_timestamp()))
+// A newer fact of the same topic makes an older one stale: of three reminders that waited the last one is sent. Beyond that,
+// what is no longer so is not told:
+//   - an end, when the user has access again, or the subscription a later end than the fact speaks of. One that was
+//     canceled keeps the time that an operator gave on top, and gives nothing for it;
+//   - a reminder, unless that very end still lies ahead and nothing will renew it;
+//   - a start, when it gives no access. A first one that is long past was learned of late (a subscription that was there
+//     before this program was), and one that begins unpaid has a message of its own;
+//   - a failed payment, when it was paid or the access is over; a payment, when the next one failed already.
+const letter = `SELECT d.target, d.message_id, o.topic, coalesce(o.kind, ''), o.boundary, GREATEST(s.expires_at, s.grace_period_ends_at, s.comp_until), coalesce(s.cancel_at_period_end, false),
+	coalesce(s.status = 'past_due', false), coalesce(u.name, ''), coalesce(u.locale, ''), coalesce(u.time_zone, ''), coalesce(nullif(p.name, ''), p.key, ''),
+	s.id IS NULL
+	OR EXISTS (SELECT 1 FROM outbox newer WHERE newer.subscription_id = o.subscription_id AND newer.id > o.id AND newer.topic = o.topic AND newer.created_at <= $4)
+	OR CASE o.topic
+		WHEN 'access.ended' THEN gives_access(s, $4) OR (s.status <> 'canceled' AND s.access_until > o.boundary)
+			OR EXISTS (SELECT 1 FROM subscriptions other WHERE other.user_id = o.user_id AND gives_access(other, $4))
+		WHEN 'access.ending_soon' THEN NOT gives_access(s, $4) OR s.access_until <> o.boundary OR s.leeway_until IS NOT NULL
+		WHEN 'access.started' THEN NOT gives_access(s, $4)
+			OR (o.kind = 'first' AND (s.status = 'past_due' OR s.started_at < o.created_at - interval '3 days'))
+		WHEN 'payment.failed' THEN s.status <> 'past_due' OR s.access_until <= $4
+		WHEN 'payment.recovered' THEN s.status NOT IN ('trialing', 'active') OR s.access_until <= $4
+	END
 FROM deliveries d JOIN outbox o ON o.id = d.outbox_id
 	LEFT JOIN users u ON u.id = o.user_id
 	LEFT JOIN subscriptions s ON s.id = o.subscription_id
 	LEFT JOIN plans p ON p.key = s.plan_key
 WHERE d.id = $1 AND d.version = $2 AND d.status = 'sending' AND d.leased_until > clock_timestamp() + $3::interval`
 
-// Letter reads what to send for a claimed delivery. ErrConflict when the claim is lost, or its lease ends before a
-// sending that takes up to sending could.
-func (s *Store) Letter(ctx context.Context, d Delivery, sending time.Duration) (Letter, error) {
+// Letter reads what to send for a claimed delivery, and whether it is still so at the instant at. ErrConflict when the
+// claim is lost, or its lease ends before a sending that takes up to sending could.
+func (s *Store) Letter(ctx context.Context, d Delivery, at time.Time, sending time.Duration) (Letter, error) {
 	var l Letter
-	var boundary pgtype.Timestamptz
-	err := s.pool.QueryRow(ctx, letter, d.ID, d.Version, sending).Scan(&l.Target, &l.MessageID, &l.Kind, &boundary, &l.UserName, &l.Locale,
-		&l.TimeZone, &l.PlanName, &l.Stale)
+	var boundary, until pgtype.Timestamptz
+	err := s.pool.QueryRow(ctx, letter, d.ID, d.Version, sending, at).Scan(&l.Target, &l.MessageID, &l.Topic, &l.Kind, &boundary, &until,
+		&l.SetToEnd, &l.PastDue, &l.UserName, &l.Locale, &l.TimeZone, &l.PlanName, &l.Stale)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return l, ErrConflict
 	case err != nil:
 		return l, fmt.Errorf("reading a delivery: %w", err)
 	}
-	l.Boundary = instant(boundary)
+	l.Boundary, l.AccessUntil = instant(boundary), instant(until)
 	return l, nil
 }
 

@@ -24,6 +24,7 @@ func Scans() []Scan {
 		{"first due", firstDue, "subscriptions", "subscriptions_due", []any{now, at, id}},
 		{"dispatch facts", dispatchFacts, "outbox", "outbox_pending", []any{now, true, noFact, 1000}},
 		{"claim deliveries", claimDeliveries, "deliveries", "deliveries_due", []any{now, ChannelEmail, 16, time.Minute, "owner"}},
+		{"claim urgent deliveries", claimUrgentDeliveries, "deliveries", "deliveries_due_urgent", []any{now, ChannelEmail, 12, time.Minute, "owner"}},
 		{"claim deliveries in order", claimDeliveries, "deliveries", "deliveries_order", []any{now, ChannelEmail, 16, time.Minute, "owner"}},
 		{"take deliveries over", takeOverDeliveries, "deliveries", "deliveries_leases", []any{now}},
 		{"next outbox work", nextOutboxWork, "outbox", "outbox_pending", nil},

@@ -11,17 +11,15 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// TopicAccessEnded is the fact that an access has ended by its date. Its kind is expired, or ended where it was not to renew.
-const TopicAccessEnded = "access.ended"
-
 // freshFacts are those that were never tried. One whose dispatch failed has a next attempt and is tried alone.
 // The cursor spares each batch the dead entries of the earlier ones.
-const freshFacts = `SELECT ctid, id, topic, subscription_id, user_id, created_at FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL AND id > $3::uuid ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`
+const freshFacts = `SELECT ctid, id, topic, kind, subscription_id, user_id, created_at FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL AND id > $3::uuid ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`
 
-const oneFact = `SELECT ctid, id, topic, subscription_id, user_id, created_at FROM outbox WHERE id = $3::uuid AND status = 'pending' FOR UPDATE SKIP LOCKED`
+const oneFact = `SELECT ctid, id, topic, kind, subscription_id, user_id, created_at FROM outbox WHERE id = $3::uuid AND status = 'pending' FOR UPDATE SKIP LOCKED`
 
-// The statements find their rows again by ctid: by id, a big backlog is read as a whole for every batch. They turn facts into deliveries: a mail where the user has an address and no other subscription gives
-// access. The id of a delivery carries its fact's instant, so that deliveries of one subscription are in the order of
+// The statements find their rows again by ctid: by id, a big backlog is read as a whole for every batch. They turn facts
+// into deliveries: a mail where the user has an address. Nobody is told of an end while another subscription gives access,
+// and a late payment is told by the access that it brings back. The id of a delivery carries its fact's instant, so that deliveries of one subscription are in the order of
 // their facts. The domain of the Message-ID is a name that cannot exist (RFC 2606): the id is what must be unique.
 const (
 	dispatchFacts = dispatchHead + freshFacts + dispatchTail
@@ -30,14 +28,17 @@ const (
 	dispatchHead = `WITH f AS MATERIALIZED (`
 	dispatchTail = `),
 a AS MATERIALIZED (
-	SELECT f.ctid, f.id, f.topic, f.subscription_id, f.user_id, f.created_at, u.email,
+	SELECT f.ctid, f.id, f.topic, f.kind, f.subscription_id, f.user_id, f.created_at, u.email,
 		CASE WHEN f.topic = 'access.ended' THEN EXISTS (SELECT 1 FROM subscriptions s
 			WHERE s.user_id = f.user_id AND s.id IS DISTINCT FROM f.subscription_id AND gives_access(s, $1)) END AS still
 	FROM f LEFT JOIN users u ON u.id = f.user_id),
 d AS (INSERT INTO deliveries (id, outbox_id, channel, target, topic, subscription_id, user_id, next_attempt_at, message_id, created_at)
 	SELECT n.id, a.id, 'email', a.email, a.topic, a.subscription_id, a.user_id, $1, n.id || '@termkeeper.invalid', $1
 	FROM a CROSS JOIN LATERAL (SELECT uuid_v7(a.created_at) AS id) n
-	WHERE $2::boolean AND a.topic = 'access.ended' AND NOT a.still AND a.email <> ''
+	WHERE $2::boolean AND a.email <> '' AND CASE a.topic
+		WHEN 'access.ended' THEN NOT a.still
+		WHEN 'payment.recovered' THEN a.kind IS DISTINCT FROM 'late'
+		ELSE a.topic IN ('access.started', 'access.ending_soon', 'payment.failed') END
 	ON CONFLICT (outbox_id, channel, target) DO NOTHING
 	RETURNING 1),
 m AS (UPDATE outbox o SET status = 'dispatched', dispatched_at = $1, next_attempt_at = NULL, last_error = NULL,
