@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"termkeeper/internal/access"
+	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 	"termkeeper/internal/telemetry"
 )
@@ -23,15 +24,28 @@ const (
 
 type accessRoutes struct {
 	reader  *access.Reader
+	history *store.Store // for questions about the past
 	metrics *telemetry.Metrics
 }
 
 // check is one question. A zero At means now, by the database's clock.
 type check struct {
-	UserID  string    `json:"user_id"`
-	Feature string    `json:"feature"`
-	Plan    string    `json:"plan"`
-	At      time.Time `json:"at"`
+	UserID  string
+	Feature string
+	Plan    string
+	At      time.Time
+}
+
+// checkIn is one question of a batch. What is null is not asked for.
+type checkIn struct {
+	UserID  string     `json:"user_id"`
+	Feature *string    `json:"feature"`
+	Plan    *string    `json:"plan"`
+	At      *time.Time `json:"at"`
+}
+
+func (in checkIn) check() check {
+	return check{UserID: in.UserID, Feature: orZero(in.Feature), Plan: orZero(in.Plan), At: orZero(in.At)}
 }
 
 func (q check) validate(pointer string, errs *fieldErrors) {
@@ -56,15 +70,19 @@ func (a accessRoutes) one(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	return a.answer(c, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
-		return a.decide(make([]byte, 0, answerSize), q, holdings[q.UserID], now, "")
-	}, []string{q.UserID})
+	return a.answer(c, []string{q.UserID}, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
+		past, err := a.past(c, []check{q}, now, func(int) string { return "" })
+		if err != nil {
+			return nil, err
+		}
+		return a.decide(make([]byte, 0, answerSize), q, past.or(0, holdings[q.UserID]), now), nil
+	})
 }
 
 // batch answers POST /v1/access/batch: all checks from one reading, in the order asked.
 func (a accessRoutes) batch(c echo.Context) error {
 	var in struct {
-		Checks []check `json:"checks"`
+		Checks []checkIn `json:"checks"`
 	}
 	if _, err := bind(c, &in); err != nil {
 		return err
@@ -73,10 +91,13 @@ func (a accessRoutes) batch(c echo.Context) error {
 		return invalid(FieldError{"/checks", "must have 1 to 1000 checks"})
 	}
 	var errs fieldErrors
+	checks := make([]check, len(in.Checks))
 	users := make([]string, 0, len(in.Checks))
 	asked := make(map[string]bool, len(in.Checks))
-	for i, q := range in.Checks {
-		if q.validate("/checks/"+strconv.Itoa(i), &errs); len(errs) >= maxFieldErrors {
+	for i, one := range in.Checks {
+		q := one.check()
+		checks[i] = q
+		if q.validate(checkPointer(i), &errs); len(errs) >= maxFieldErrors {
 			break
 		}
 		if !asked[q.UserID] {
@@ -87,23 +108,26 @@ func (a accessRoutes) batch(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	return a.answer(c, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
-		body := append(make([]byte, 0, answerSize*len(in.Checks)), `{"results":[`...)
-		for i, q := range in.Checks {
+	return a.answer(c, users, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
+		past, err := a.past(c, checks, now, checkPointer)
+		if err != nil {
+			return nil, err
+		}
+		body := append(make([]byte, 0, answerSize*len(checks)), `{"results":[`...)
+		for i, q := range checks {
 			if i > 0 {
 				body = append(body, ',')
 			}
-			var err error
-			if body, err = a.decide(body, q, holdings[q.UserID], now, "/checks/"+strconv.Itoa(i)); err != nil {
-				return nil, err
-			}
+			body = a.decide(body, q, past.or(i, holdings[q.UserID]), now)
 		}
 		return append(body, `]}`...), nil
-	}, users)
+	})
 }
 
+func checkPointer(i int) string { return "/checks/" + strconv.Itoa(i) }
+
 // answer reads what the users hold, once, and writes what decide makes of it.
-func (a accessRoutes) answer(c echo.Context, decide func(map[string][]subscription.Holding, time.Time) ([]byte, error), users []string) error {
+func (a accessRoutes) answer(c echo.Context, users []string, decide func(map[string][]subscription.Holding, time.Time) ([]byte, error)) error {
 	begun := time.Now()
 	defer func() { a.metrics.AccessCheckDuration.Observe(time.Since(begun).Seconds()) }()
 	holdings, now, err := a.reader.Holdings(c.Request().Context(), users)
@@ -118,20 +142,59 @@ func (a accessRoutes) answer(c echo.Context, decide func(map[string][]subscripti
 	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, body)
 }
 
+// pastHoldings are what the users of some checks had at their instants, by the number of the check.
+type pastHoldings map[int][]subscription.Holding
+
+// or is what the check is decided by: the past where it asks about the past, else what the user has now.
+func (p pastHoldings) or(i int, now []subscription.Holding) []subscription.Holding {
+	if then, ok := p[i]; ok {
+		return then
+	}
+	return now
+}
+
+// past reads the history for the checks whose instant is not after now. An instant before the history of its user is a
+// wrong question.
+func (a accessRoutes) past(c echo.Context, checks []check, now time.Time, pointer func(int) string) (pastHoldings, error) {
+	var questions []store.PastQuestion
+	var numbers []int
+	for i, q := range checks {
+		if !q.At.IsZero() && !q.At.After(now) {
+			questions, numbers = append(questions, store.PastQuestion{UserID: q.UserID, At: q.At}), append(numbers, i)
+		}
+	}
+	if len(questions) == 0 {
+		return nil, nil //nolint:nilnil // nobody asks about the past
+	}
+	holdings, unknown, err := a.history.PastHoldings(c.Request().Context(), questions)
+	if err != nil {
+		return nil, err
+	}
+	then := make(pastHoldings, len(questions))
+	var errs fieldErrors
+	for k, i := range numbers {
+		then[i] = holdings[k]
+		if unknown[k] && len(errs) < maxFieldErrors {
+			errs.add(pointer(i)+"/at", "lies before the history of the user")
+		}
+	}
+	if len(errs) > 0 {
+		p := invalid(errs...)
+		p.Code, p.Type = "before_history", problem(0, "before_history", "").Type
+		return nil, p
+	}
+	return then, nil
+}
+
 // decide appends the answer to one check. now is the database's instant of the reading.
-func (a accessRoutes) decide(body []byte, q check, holdings []subscription.Holding, now time.Time, pointer string) ([]byte, error) {
+func (a accessRoutes) decide(body []byte, q check, holdings []subscription.Holding, now time.Time) []byte {
 	at := now
 	if !q.At.IsZero() {
-		if !q.At.After(now) {
-			p := invalid(FieldError{pointer + "/at", "must lie in the future of the database's clock"})
-			p.Code, p.Type = "past_instant", problem(0, "past_instant", "").Type
-			return nil, p
-		}
 		at = q.At
 	}
 	d := subscription.Decide(holdings, subscription.Ask{Feature: q.Feature, Plan: q.Plan}, at)
 	a.metrics.Access(d.Allowed, d.Reason)
-	return appendAnswer(body, q, d, at), nil
+	return appendAnswer(body, q, d, at)
 }
 
 // answerSize is about what one answer takes, in bytes.

@@ -52,6 +52,7 @@ const (
 // identity is who asks.
 type identity struct {
 	role role
+	id   string
 	name string
 }
 
@@ -115,7 +116,7 @@ func (k *keyring) ask(ctx context.Context, hash [sha256.Size]byte) (identity, er
 	case err != nil:
 		return identity{}, err
 	}
-	who := identity{role: roleNamed(key.Role), name: key.Name}
+	who := identity{role: roleNamed(key.Role), id: key.ID, name: key.Name}
 	k.known[hash] = knownKey{identity: who, askedAt: askedAt}
 	return who, nil
 }

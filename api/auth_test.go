@@ -117,7 +117,8 @@ func TestKeysAreRememberedOnlyWhenGood(t *testing.T) {
 	require.Empty(t, ring.known, "an attacker cannot fill the memory")
 	who, err := ring.identify(t.Context(), secret.HashAPIKey(s.keys[roleGateway]))
 	require.NoError(t, err)
-	require.Equal(t, identity{role: roleGateway, name: "test-gateway"}, who)
+	require.Equal(t, identity{role: roleGateway, id: who.id, name: "test-gateway"}, who)
+	require.NotEmpty(t, who.id)
 	require.Len(t, ring.known, 1)
 	require.LessOrEqual(t, keyAge+keyDeadline, 2*time.Second, "a revoked key stops within two seconds")
 }

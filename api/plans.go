@@ -28,6 +28,7 @@ type planJSON struct {
 	StripePriceIDs []string   `json:"stripe_price_ids"`
 	Price          *priceJSON `json:"price"`
 	Duration       *string    `json:"duration"`
+	Lifetime       bool       `json:"lifetime"`
 	GracePeriod    string     `json:"grace_period"`
 	RefundPolicy   string     `json:"refund_policy"`
 	CreatedAt      stamp      `json:"created_at"`
@@ -42,7 +43,7 @@ type priceJSON struct {
 func showPlan(p store.Plan) planJSON {
 	shown := planJSON{
 		Key: p.Key, Name: p.Name, Features: p.Features, StripePriceIDs: p.StripePriceIDs, GracePeriod: shortDuration(p.GracePeriod),
-		RefundPolicy: p.RefundPolicy, CreatedAt: stamp(p.CreatedAt), UpdatedAt: stamp(p.UpdatedAt),
+		Lifetime: p.Lifetime, RefundPolicy: p.RefundPolicy, CreatedAt: stamp(p.CreatedAt), UpdatedAt: stamp(p.UpdatedAt),
 	}
 	if p.Price != nil {
 		shown.Price = &priceJSON{Amount: &p.Price.Amount, Currency: p.Price.Currency}
@@ -62,6 +63,7 @@ type planIn struct {
 	StripePriceIDs *[]string      `json:"stripe_price_ids"`
 	Price          *priceJSON     `json:"price"`
 	Duration       *time.Duration `json:"duration"`
+	Lifetime       *bool          `json:"lifetime"`
 	GracePeriod    *time.Duration `json:"grace_period"`
 	RefundPolicy   *string        `json:"refund_policy"`
 }
@@ -89,6 +91,12 @@ func (in planIn) into(p *store.Plan, present given) error {
 		if in.Duration != nil && (p.Duration <= 0 || p.Duration > maxTerm) {
 			errs.add("/duration", "must be more than 0s and at most 876000h")
 		}
+	}
+	if present["lifetime"] {
+		p.Lifetime = orZero(in.Lifetime)
+	}
+	if p.Lifetime && p.Duration > 0 {
+		errs.add("/lifetime", "and duration exclude each other; set duration to null for a lifetime")
 	}
 	if present["grace_period"] {
 		p.GracePeriod = orZero(in.GracePeriod)
@@ -158,7 +166,8 @@ func (p planRoutes) create(c echo.Context) error {
 	if err := in.into(&plan, present); err != nil {
 		return err
 	}
-	written, err := p.store.CreatePlan(c.Request().Context(), plan)
+	ctx := answers(c, func(written store.Plan) (int, any) { return http.StatusCreated, showPlan(written) })
+	written, err := p.store.CreatePlan(ctx, plan)
 	if err != nil {
 		return err
 	}
@@ -186,7 +195,8 @@ func (p planRoutes) change(c echo.Context) error {
 	if present["key"] {
 		return invalid(FieldError{"/key", "cannot be changed; subscriptions name it"})
 	}
-	written, err := p.store.ChangePlan(c.Request().Context(), key, func(plan *store.Plan) error { return in.into(plan, present) })
+	ctx := answers(c, func(written store.Plan) (int, any) { return http.StatusOK, showPlan(written) })
+	written, err := p.store.ChangePlan(ctx, key, func(plan *store.Plan) error { return in.into(plan, present) })
 	if err != nil {
 		return err
 	}

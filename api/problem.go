@@ -83,6 +83,12 @@ func problemOf(err error) *problemError {
 		return problem(http.StatusConflict, "price_taken", "A Stripe price can belong to one plan only, and one of these belongs to another.")
 	case errors.Is(err, store.ErrNoPlan):
 		return invalid(FieldError{"/plan", "names no plan"})
+	case errors.Is(err, store.ErrKeyReused):
+		return problem(http.StatusUnprocessableEntity, "idempotency_key_reused", "This Idempotency-Key came with another body before; a new request needs a new key.")
+	case errors.Is(err, store.ErrKeyInProgress):
+		p := problem(http.StatusConflict, "idempotency_in_progress", "The first request with this Idempotency-Key is still running; ask again for its answer.")
+		p.retryAfter = "1"
+		return p
 	case errors.Is(err, store.ErrConflict):
 		return problem(http.StatusConflict, "conflict", "Somebody else is changing it; try again.")
 	case errors.Is(err, subscription.ErrProviderOwned):
@@ -113,26 +119,33 @@ func routingProblem(err *echo.HTTPError) *problemError {
 	}
 }
 
+const problemType = "application/problem+json"
+
+// problemAnswer is the error as a problem and its body.
+func problemAnswer(c echo.Context, err error) (problemError, []byte) {
+	p := *problemOf(err)
+	p.RequestID = requestID(c)
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and numbers always encode
+	}
+	return p, body
+}
+
 // answerProblem writes the error as a problem. It is echo's error handler.
 func answerProblem(log *zap.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) {
 		if c.Response().Committed {
 			return
 		}
-		p := *problemOf(err)
-		p.RequestID = requestID(c)
+		p, body := problemAnswer(c, err)
 		if p.retryAfter != "" {
 			c.Response().Header().Set("Retry-After", p.retryAfter)
 		}
 		if p.Status == http.StatusUnauthorized {
 			c.Response().Header().Set("WWW-Authenticate", "Bearer")
 		}
-		body, marshalErr := json.Marshal(p)
-		if marshalErr != nil {
-			log.Error("writing a problem", zap.Error(marshalErr))
-			return
-		}
-		if err := c.Blob(p.Status, "application/problem+json", body); err != nil {
+		if err := c.Blob(p.Status, problemType, body); err != nil {
 			log.Debug("the client went away", zap.Error(err))
 		}
 	}

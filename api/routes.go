@@ -15,12 +15,18 @@ type route struct {
 	handler      echo.HandlerFunc
 }
 
+// takesKey reports whether an Idempotency-Key counts for the route: for every write. An access check changes nothing, and
+// events of a provider have ids of their own.
+func (r route) takesKey() bool {
+	return r.method != http.MethodGet && r.role != public && r.path != "/v1/access/batch"
+}
+
 // usual is the time that an ordinary request may take. The pools end statements before.
 const usual = 10 * time.Second
 
 // routes is every route of the API.
 func routes(p Parts) []route {
-	access := accessRoutes{p.Access, p.Telemetry.Metrics}
+	access := accessRoutes{p.Access, p.Store, p.Telemetry.Metrics}
 	users, plans, subscriptions := userRoutes{p.Store}, planRoutes{p.Store}, subscriptionRoutes{p.Store}
 	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
 	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}

@@ -56,6 +56,9 @@ func New(p Parts) *Server {
 		if r.role != public {
 			middleware = append(middleware, keys.requires(r.role))
 		}
+		if r.takesKey() {
+			middleware = append(middleware, idempotency{p.Store, p.Telemetry.Log}.once(r.deadline))
+		}
 		s.echo.Add(r.method, r.path, r.handler, middleware...)
 	}
 	s.http = &http.Server{

@@ -17,7 +17,8 @@ func (s subscriptionRoutes) act(c echo.Context, note string, do change) error {
 	if err != nil {
 		return err
 	}
-	after, err := s.store.ChangeSubscription(c.Request().Context(), id, who(c).actor(), note, do)
+	ctx := answers(c, func(after subscription.Subscription) (int, any) { return http.StatusOK, showSubscription(after) })
+	after, err := s.store.ChangeSubscription(ctx, id, who(c).actor(), note, do)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type subscriptionJSON struct {
 	UnpaidSince         stamp   `json:"unpaid_since"`
 	NeedsReconcile      bool    `json:"needs_reconcile"`
 	Version             int64   `json:"version"`
+	NextPlan            *string `json:"next_plan"`
 	CreatedAt           stamp   `json:"created_at"`
 	UpdatedAt           stamp   `json:"updated_at"`
 }
@@ -52,7 +53,7 @@ func showSubscription(s subscription.Subscription) subscriptionJSON {
 		HeldAt: stamp(s.HeldAt), ExpiredAt: stamp(s.ExpiredAt), CancelAtPeriodEnd: s.CancelAtPeriodEnd,
 		Provider: optional(s.Provider), ExternalID: optional(s.ExternalID), ProviderStatus: optional(s.ProviderStatus),
 		ProviderCustomerID: optional(s.CustomerID), ProviderPeriodStart: stamp(s.PeriodStart), ProviderPeriodEnd: stamp(s.PeriodEnd),
-		TruthAt: stamp(s.TruthAt), UnpaidSince: stamp(s.UnpaidSince), NeedsReconcile: s.NeedsReconcile, Version: s.Version,
+		TruthAt: stamp(s.TruthAt), UnpaidSince: stamp(s.UnpaidSince), NeedsReconcile: s.NeedsReconcile, Version: s.Version, NextPlan: optional(s.NextPlanKey),
 		CreatedAt: stamp(s.CreatedAt), UpdatedAt: stamp(s.UpdatedAt),
 	}
 }
@@ -98,7 +99,7 @@ func (e *fieldErrors) term(pointer string, d time.Duration) {
 	}
 }
 
-// create makes a subscription of ours. Without an end of its own it takes the plan's duration.
+// create makes a subscription of ours. Without an end of its own it takes the plan's duration, or none for a lifetime.
 func (s subscriptionRoutes) create(c echo.Context) error {
 	var in subscriptionIn
 	if _, err := bind(c, &in); err != nil {
@@ -119,10 +120,11 @@ func (s subscriptionRoutes) create(c echo.Context) error {
 	if in.StartedAt != nil {
 		next.StartedAt = *in.StartedAt
 	}
+	lifetime := in.Lifetime
 	switch {
 	case in.ExpiresAt != nil:
 		next.ExpiresAt = *in.ExpiresAt
-	case in.Lifetime:
+	case lifetime:
 		next.ExpiresAt = subscription.Forever
 	case in.Duration != nil:
 		next.ExpiresAt = next.StartedAt.Add(*in.Duration)
@@ -133,17 +135,23 @@ func (s subscriptionRoutes) create(c echo.Context) error {
 			return store.ErrNoPlan
 		case err != nil:
 			return err
-		case plan.Duration == 0:
+		case plan.Lifetime:
+			lifetime, next.ExpiresAt = true, subscription.Forever
+		case plan.Duration > 0:
+			next.ExpiresAt = next.StartedAt.Add(plan.Duration)
+		default:
 			return invalid(FieldError{"/expires_at", "or duration or lifetime is required, because the plan has no duration"})
 		}
-		next.ExpiresAt = next.StartedAt.Add(plan.Duration)
 	}
 	switch {
 	case !next.ExpiresAt.After(next.StartedAt):
 		return invalid(FieldError{"/expires_at", "must lie after the start"})
-	case !in.Lifetime && subscription.IsForever(next.ExpiresAt):
+	case !lifetime && subscription.IsForever(next.ExpiresAt):
 		return invalid(FieldError{"/duration", "must end before the year 10000"})
 	}
+	ctx = answers(c, func(written subscription.Subscription) (int, any) {
+		return http.StatusCreated, showSubscription(written)
+	})
 	written, err := s.store.CreateSubscription(ctx, next, who(c).actor())
 	if err != nil {
 		return err

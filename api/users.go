@@ -20,13 +20,22 @@ type userJSON struct {
 	TimeZone  *string `json:"time_zone"`
 	CreatedAt stamp   `json:"created_at"`
 	UpdatedAt stamp   `json:"updated_at"`
+
+	StripeCustomerIDs []string `json:"stripe_customer_ids"`
 }
 
 func showUser(u store.User) userJSON {
 	return userJSON{
 		ID: u.ID, Email: optional(u.Email), Name: optional(u.Name), Locale: optional(u.Locale), TimeZone: optional(u.TimeZone),
-		CreatedAt: stamp(u.CreatedAt), UpdatedAt: stamp(u.UpdatedAt),
+		CreatedAt: stamp(u.CreatedAt), UpdatedAt: stamp(u.UpdatedAt), StripeCustomerIDs: u.StripeCustomerIDs,
 	}
+}
+
+func showPut(put store.UserPut) (status int, shown any) {
+	if put.Created {
+		return http.StatusCreated, showUser(put.User)
+	}
+	return http.StatusOK, showUser(put.User)
 }
 
 // put writes all fields of a user; absent and null ones become unknown, and Stripe may fill them in again.
@@ -62,14 +71,11 @@ func (u userRoutes) put(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	written, created, err := u.store.PutUser(c.Request().Context(), user)
+	put, err := u.store.PutUser(answers(c, showPut), user)
 	if err != nil {
 		return err
 	}
-	if created {
-		return c.JSON(http.StatusCreated, showUser(written))
-	}
-	return c.JSON(http.StatusOK, showUser(written))
+	return c.JSON(showPut(put))
 }
 
 func (u userRoutes) one(c echo.Context) error {
@@ -86,7 +92,17 @@ func (u userRoutes) one(c echo.Context) error {
 	return c.JSON(http.StatusOK, showUser(user))
 }
 
-// linkCustomer says which Stripe customer a user is.
+type linkJSON struct {
+	UserID     string `json:"user_id"`
+	CustomerID string `json:"customer_id"`
+}
+
+func showLink(l store.StripeCustomer) (status int, shown any) {
+	return http.StatusOK, linkJSON{UserID: l.UserID, CustomerID: l.ID}
+}
+
+// linkCustomer says which Stripe customer a user is. A link to another user gives way: what a person says counts for more
+// than what an event has taught, and that is how a wrong link is put right.
 func (u userRoutes) linkCustomer(c echo.Context) error {
 	var in struct {
 		CustomerID string `json:"customer_id"`
@@ -101,8 +117,9 @@ func (u userRoutes) linkCustomer(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	if err := u.store.LinkStripeCustomer(c.Request().Context(), in.CustomerID, id); err != nil {
+	linked, err := u.store.LinkStripeCustomer(answers(c, showLink), in.CustomerID, id)
+	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]string{"user_id": id, "customer_id": in.CustomerID})
+	return c.JSON(showLink(linked))
 }

@@ -17,7 +17,8 @@ type Plan struct {
 	Features       []string
 	StripePriceIDs []string
 	Price          *Price        // nil where it is not sold here
-	Duration       time.Duration // of one term; 0 where a subscription must name its own end
+	Duration       time.Duration // of one term; 0 where a subscription must name its own end, or has none
+	Lifetime       bool          // a subscription that names no end of its own has none; excludes a duration
 	GracePeriod    time.Duration // after an unpaid renewal
 	RefundPolicy   string        // keep or end
 	CreatedAt      time.Time
@@ -36,7 +37,7 @@ var ErrPriceTaken = errors.New("a Stripe price belongs to another plan")
 // planColumns: an interval with months or days, which only SQL can write, counts as PostgreSQL counts its epoch.
 const planColumns = `p.key, p.name, p.features, p.stripe_price_ids, p.price_amount, p.price_currency,
 	extract(epoch FROM p.duration)::float8 AS duration, extract(epoch FROM p.grace_period)::float8 AS grace_period,
-	p.refund_policy, p.created_at, p.updated_at`
+	p.lifetime, p.refund_policy, p.created_at, p.updated_at`
 
 type planRow struct {
 	Key            string
@@ -47,6 +48,7 @@ type planRow struct {
 	PriceCurrency  *string
 	Duration       *float64
 	GracePeriod    float64
+	Lifetime       bool
 	RefundPolicy   string
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
@@ -55,7 +57,7 @@ type planRow struct {
 func (r planRow) domain() Plan {
 	p := Plan{
 		Key: r.Key, Name: r.Name, Features: r.Features, StripePriceIDs: r.StripePriceIDs, GracePeriod: seconds(r.GracePeriod),
-		RefundPolicy: r.RefundPolicy, CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
+		Lifetime: r.Lifetime, RefundPolicy: r.RefundPolicy, CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
 	}
 	if r.PriceAmount != nil && r.PriceCurrency != nil {
 		p.Price = &Price{Amount: *r.PriceAmount, Currency: *r.PriceCurrency}
@@ -116,8 +118,8 @@ const lockPlans = `LOCK TABLE plans IN SHARE ROW EXCLUSIVE MODE`
 
 const plansWithPrices = `SELECT key FROM plans WHERE stripe_price_ids && $1::text[] AND key <> $2 ORDER BY key`
 
-const insertPlan = `INSERT INTO plans AS p (key, name, features, stripe_price_ids, price_amount, price_currency, duration, grace_period, refund_policy)
-VALUES ($1, $2, $3, $4, $5, $6, $7::interval, $8::interval, $9) RETURNING ` + planColumns
+const insertPlan = `INSERT INTO plans AS p (key, name, features, stripe_price_ids, price_amount, price_currency, duration, grace_period, refund_policy, lifetime)
+VALUES ($1, $2, $3, $4, $5, $6, $7::interval, $8::interval, $9, $10) RETURNING ` + planColumns
 
 // CreatePlan writes a new plan. ErrExists when its key is taken, ErrPriceTaken when another plan sells one of its prices.
 func (s *Store) CreatePlan(ctx context.Context, p Plan) (Plan, error) {
@@ -132,7 +134,7 @@ func (s *Store) CreatePlan(ctx context.Context, p Plan) (Plan, error) {
 }
 
 const updatePlan = `UPDATE plans AS p SET name = $2, features = $3, stripe_price_ids = $4, price_amount = $5, price_currency = $6,
-	duration = $7::interval, grace_period = $8::interval, refund_policy = $9, updated_at = now()
+	duration = $7::interval, grace_period = $8::interval, refund_policy = $9, lifetime = $10, updated_at = now()
 WHERE p.key = $1 RETURNING ` + planColumns
 
 // ChangePlan reads the plan, lets change work on it and writes it, all under one lock. ErrNotFound when there is none,
@@ -186,12 +188,12 @@ func (s *Store) writePlan(ctx context.Context, next func(pgx.Tx) (Plan, string, 
 			duration = &p.Duration
 		}
 		list, err := collectPlans(tx.Query(ctx, statement, p.Key, p.Name, nonNil(p.Features), nonNil(p.StripePriceIDs), amount, currency,
-			duration, p.GracePeriod, p.RefundPolicy))
+			duration, p.GracePeriod, p.RefundPolicy, p.Lifetime))
 		if err != nil {
 			return err
 		}
 		written = list[0]
-		return nil
+		return finishClaim(ctx, tx, written)
 	})
 	return written, err
 }

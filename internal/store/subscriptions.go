@@ -16,7 +16,7 @@ import (
 // subscriptionColumns are the columns of subscriptionRow, in its order.
 const subscriptionColumns = `s.id, s.user_id, s.plan_key, s.status, s.started_at, s.expires_at, s.leeway_until, s.grace_period_ends_at,
 	s.comp_until, s.held_at, s.expired_at, s.cancel_at_period_end, s.provider, s.external_id, s.provider_status, s.provider_customer_id,
-	s.provider_period_start, s.provider_period_end, s.truth_at, s.unpaid_since, s.needs_reconcile, s.version, s.created_at, s.updated_at`
+	s.provider_period_start, s.provider_period_end, s.truth_at, s.unpaid_since, s.needs_reconcile, s.version, s.next_plan_key, s.created_at, s.updated_at`
 
 type subscriptionRow struct {
 	ID                  string
@@ -41,6 +41,7 @@ type subscriptionRow struct {
 	UnpaidSince         pgtype.Timestamptz
 	NeedsReconcile      bool
 	Version             int64
+	NextPlanKey         *string
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
 }
@@ -54,7 +55,7 @@ func (r subscriptionRow) domain() subscription.Subscription {
 		ProviderStatus: value(r.ProviderStatus), CustomerID: value(r.ProviderCustomerID),
 		PeriodStart: instant(r.ProviderPeriodStart), PeriodEnd: instant(r.ProviderPeriodEnd),
 		TruthAt: instant(r.TruthAt), UnpaidSince: instant(r.UnpaidSince), NeedsReconcile: r.NeedsReconcile,
-		Version: r.Version, CreatedAt: instant(r.CreatedAt), UpdatedAt: instant(r.UpdatedAt),
+		Version: r.Version, NextPlanKey: value(r.NextPlanKey), CreatedAt: instant(r.CreatedAt), UpdatedAt: instant(r.UpdatedAt),
 	}
 }
 
@@ -140,6 +141,7 @@ func (s *Store) Subscriptions(ctx context.Context, f SubscriptionFilter, after S
 // database's clock. ErrNoPlan when its plan does not exist.
 func (s *Store) CreateSubscription(ctx context.Context, sub subscription.Subscription, actor string) (subscription.Subscription, error) {
 	sub.ID = NewID()
+	var written subscription.Subscription
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var now time.Time
 		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
@@ -149,7 +151,15 @@ func (s *Store) CreateSubscription(ctx context.Context, sub subscription.Subscri
 			sub.StartedAt = now.UTC()
 		}
 		w := []write{{next: sub, changes: []subscription.Change{{Type: subscription.EventCreated, Boundary: sub.AccessUntil()}}, actor: actor}}
-		return writeSubscriptions(ctx, tx, w, now)
+		if err := writeSubscriptions(ctx, tx, w, now); err != nil {
+			return err
+		}
+		list, err := collectSubscriptions(tx.Query(ctx, subscriptionByID, sub.ID))
+		if err != nil {
+			return err
+		}
+		written = list[0]
+		return finishClaim(ctx, tx, written)
 	})
 	if sqlState(err) == codeForeignKeyViolation {
 		return sub, ErrNoPlan
@@ -157,7 +167,7 @@ func (s *Store) CreateSubscription(ctx context.Context, sub subscription.Subscri
 	if err != nil {
 		return sub, fmt.Errorf("creating a subscription: %w", err)
 	}
-	return s.Subscription(ctx, sub.ID)
+	return written, nil
 }
 
 const lockSubscription = subscriptionByID + ` FOR UPDATE`
@@ -192,7 +202,7 @@ func (s *Store) ChangeSubscription(ctx context.Context, id, actor, note string,
 			return err
 		}
 		after = written[0]
-		return nil
+		return finishClaim(ctx, tx, after)
 	})
 	switch {
 	case err == nil:

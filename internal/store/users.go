@@ -10,16 +10,19 @@ import (
 
 // User is how to reach a user. Empty fields are unknown.
 type User struct {
-	ID        string
-	Email     string
-	Name      string
-	Locale    string // BCP 47
-	TimeZone  string // IANA
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	ID       string
+	Email    string
+	Name     string
+	Locale   string // BCP 47
+	TimeZone string // IANA
+	// StripeCustomerIDs are the customers at Stripe that are known to be this user.
+	StripeCustomerIDs []string
+	CreatedAt         time.Time
+	UpdatedAt         time.Time
 }
 
-const userColumns = `u.id, u.email, u.name, u.locale, u.time_zone, u.created_at, u.updated_at`
+const userColumns = `u.id, u.email, u.name, u.locale, u.time_zone, u.created_at, u.updated_at,
+	ARRAY(SELECT c.customer_id FROM stripe_customers c WHERE c.user_id = u.id ORDER BY c.customer_id) AS stripe_customer_ids`
 
 type userRow struct {
 	ID        string
@@ -29,12 +32,14 @@ type userRow struct {
 	TimeZone  *string
 	CreatedAt time.Time
 	UpdatedAt time.Time
+
+	StripeCustomerIDs []string `db:"stripe_customer_ids"`
 }
 
 func (r userRow) domain() User {
 	return User{
 		ID: r.ID, Email: value(r.Email), Name: value(r.Name), Locale: value(r.Locale), TimeZone: value(r.TimeZone),
-		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
+		StripeCustomerIDs: r.StripeCustomerIDs, CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
 	}
 }
 
@@ -58,19 +63,33 @@ const putUser = `INSERT INTO users AS u (id, email, name, locale, time_zone) VAL
 ON CONFLICT (id) DO UPDATE SET email = excluded.email, name = excluded.name, locale = excluded.locale, time_zone = excluded.time_zone, updated_at = now()
 RETURNING ` + userColumns + `, u.xmax = 0 AS created`
 
-// PutUser writes all fields of a user; empty ones become unknown. created says that there was no row before.
-func (s *Store) PutUser(ctx context.Context, u User) (written User, created bool, err error) {
-	rows, err := s.pool.Query(ctx, putUser, u.ID, text(u.Email), text(u.Name), text(u.Locale), text(u.TimeZone))
-	if err != nil {
-		return User{}, false, fmt.Errorf("writing user %s: %w", u.ID, err)
-	}
+// UserPut is a user as written. Created says that there was no row before.
+type UserPut struct {
+	User
+	Created bool
+}
+
+// PutUser writes all fields of a user; empty ones become unknown.
+func (s *Store) PutUser(ctx context.Context, u User) (UserPut, error) {
 	type result struct {
 		userRow
 		Created bool
 	}
-	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[result])
+	var put UserPut
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, putUser, u.ID, text(u.Email), text(u.Name), text(u.Locale), text(u.TimeZone))
+		if err != nil {
+			return err
+		}
+		row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[result])
+		if err != nil {
+			return err
+		}
+		put = UserPut{User: row.domain(), Created: row.Created}
+		return finishClaim(ctx, tx, put)
+	})
 	if err != nil {
-		return User{}, false, fmt.Errorf("writing user %s: %w", u.ID, err)
+		return UserPut{}, fmt.Errorf("writing user %s: %w", u.ID, err)
 	}
-	return row.domain(), row.Created, nil
+	return put, nil
 }
