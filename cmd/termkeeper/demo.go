@@ -239,7 +239,7 @@ func (d *demo) isTold(ctx context.Context) error {
 			return false, err
 		}
 		for _, m := range messages {
-			if m.To == d.email {
+			if m.To == d.email && m.ReceivedAt.After(d.end) { // the mail about the start came before
 				d.say("the mail is in the sink", m.ReceivedAt.Sub(d.end), "%q", m.Subject)
 				return true, nil
 			}
