@@ -30,10 +30,15 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
+	return benchWith(t, intake.Settings{Owner: t.Name(), Leeway: time.Hour})
+}
+
+func benchWith(t *testing.T, settings intake.Settings) *bench {
+	t.Helper()
 	pool := storetest.New(t)
 	_, err := pool.Exec(t.Context(), `INSERT INTO plans (key, stripe_price_ids) VALUES ('pro', '{price_1}')`)
 	require.NoError(t, err)
-	b := &bench{t: t, pool: pool, intake: intake.New(store.New(pool), intake.Settings{Owner: t.Name(), Leeway: time.Hour}, zap.NewNop())}
+	b := &bench{t: t, pool: pool, intake: intake.New(store.New(pool), settings, zap.NewNop())}
 	b.drain = sync.OnceFunc(func() { require.NoError(t, b.intake.Drain(context.WithoutCancel(t.Context()))) })
 	t.Cleanup(b.drain)
 	return b
@@ -199,5 +204,5 @@ func TestApplyDueTakesWhatOthersLeft(t *testing.T) {
 	require.False(t, rest.More)
 	require.Equal(t, 6, tally.Scanned+rest.Scanned)
 	require.Equal(t, 1, tally.Changed+rest.Changed)
-	require.Equal(t, 5, b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'pending' AND last_error LIKE '%not JSON%' AND attempts = 1`))
+	require.Equal(t, 5, b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'failed' AND last_error LIKE '%not JSON%' AND attempts = 1`))
 }

@@ -1,13 +1,19 @@
 package subscription
 
 import (
+	"cmp"
 	"time"
 )
 
 // Provider is what the payment provider's object says about a subscription. Zero instants are unknown.
 type Provider struct {
 	ExternalID, CustomerID string
-	UserID                 string // metadata.user_id of the subscription, else of its expanded customer; "" when absent
+	// Whose it is, the surest first; "" is unknown. The payload tells the first and, where the customer is expanded, the
+	// third. The others are what is known about the subscription and its customer from elsewhere.
+	UserID                 string // metadata.user_id of the subscription
+	CheckoutUserID         string // named by the checkout session that made it
+	CustomerUserID         string // metadata.user_id of its customer
+	LinkedUserID           string // an earlier link of its customer
 	Email, Name            string // of an expanded customer
 	Status                 string // the provider's own word
 	PriceIDs               []string
@@ -56,9 +62,10 @@ var rank = map[string]int{
 
 // News says how new a provider's object is and where it came from.
 type News struct {
-	Created  time.Time // the event's created, to the second
+	Created  time.Time // the event's created, to the second; of a fetched object, the second in which the call began
 	Received time.Time // when it is applied, by the database's clock
 	Deleted  bool      // the event itself is the deletion
+	Fetched  bool      // no event: the provider was asked, and this is its answer
 }
 
 // Plan is what the terms take from the plan that the subscription's price sells.
@@ -94,6 +101,9 @@ type Outcome struct {
 	Skip    Skip
 	// Mark asks to set NeedsReconcile on the row although nothing else changes.
 	Mark bool
+	// Fetch asks for the provider's own answer, which is then to be applied in place of this. All the rest of the outcome
+	// is what holds when there is no answer.
+	Fetch bool
 }
 
 // renewalWindow is how long after the start of a period an unpaid renewal makes itself known; past it the unpaid
@@ -109,48 +119,65 @@ func Apply(prev *Subscription, p Provider, news News, plan *Plan, leeway time.Du
 	}
 	status, known := fromProvider[p.Status]
 	if !known && p.Status != providerIncomplete {
-		return Outcome{Skip: SkipUnknownStatus, Mark: prev != nil}
+		return Outcome{Skip: SkipUnknownStatus, Mark: prev != nil, Fetch: !news.Fetched}
 	}
 	tie := false
-	if prev != nil {
+	if prev != nil && !news.Fetched {
 		var older bool
 		older, tie = olderOrTie(*prev, p, news)
 		if older {
-			return Outcome{Skip: SkipStale, Mark: tie}
+			return Outcome{Skip: SkipStale, Mark: tie, Fetch: true}
 		}
 		if prev.Status == Canceled {
 			// Canceled absorbs: only a fetched truth leaves it.
-			return Outcome{Skip: SkipStale, Mark: status != Canceled}
+			return Outcome{Skip: SkipStale, Mark: status != Canceled, Fetch: true}
 		}
 	}
 	if p.Status == providerIncomplete || (p.Status == providerIncompleteExpired && prev == nil) {
-		return Outcome{Skip: SkipNoRow}
+		return Outcome{Skip: SkipNoRow, Fetch: tie}
 	}
 	next, skip := identity(prev, p, news, plan, status)
-	if skip != SkipNone {
-		return Outcome{Skip: skip}
+	if skip == SkipNone {
+		next, skip = terms(next, prev, p, news, plan, leeway)
 	}
-	next, skip = terms(next, prev, p, news, plan, leeway)
 	if skip != SkipNone {
-		return Outcome{Skip: skip}
+		// What a payload lacks, the provider's answer may have: it comes in another shape and with the customer.
+		return Outcome{Skip: skip, Fetch: !news.Fetched && (tie || skip != SkipPlanUnmapped)}
 	}
-	next.TruthAt = news.Created
-	next.NeedsReconcile = tie || (prev != nil && prev.NeedsReconcile)
-	return Outcome{Next: next, Changes: changes(prev, next)}
+	next.TruthAt, next.NeedsReconcile = news.Created, tie || (prev != nil && prev.NeedsReconcile)
+	if news.Fetched {
+		next.NeedsReconcile = false
+		if prev != nil && prev.TruthAt.After(news.Created) && !ahead(prev.TruthAt, news.Received) {
+			// The provider's clock was a little behind when it answered; what was known before is in the answer.
+			next.TruthAt = prev.TruthAt
+		}
+	}
+	next = next.awaited(prev)
+	return Outcome{Next: next, Changes: changes(prev, next), Fetch: tie}
+}
+
+// Overtaken reports whether the row holds news that came after the second at which its provider was asked. It does not
+// count news from the future, which only an answer can correct.
+func (s Subscription) Overtaken(asked, at time.Time) bool {
+	return s.TruthAt.After(asked) && (!ahead(s.TruthAt, at) || ahead(asked, at))
 }
 
 // clockTolerance is how far the provider's clock may be ahead of ours. It is that of the webhook signatures.
 const clockTolerance = 300 * time.Second
 
-// olderOrTie compares the news with what the row knows. older: the news must change nothing. tie: the order is worth asking
-// about, because both are of one second, so that rank decided, or because the row's truth is dated in the future.
+// ahead reports whether an instant of the provider's lies in the future of our clock.
+func ahead(t, at time.Time) bool { return t.After(at.Add(clockTolerance)) }
+
+// olderOrTie compares the news with what the row knows. older: without the provider's answer the news changes nothing.
+// tie: the order is not certain, because both are of one second, so that rank decided, or because the row's truth is dated
+// in the future.
 func olderOrTie(prev Subscription, p Provider, news News) (older, tie bool) {
 	switch {
 	case prev.TruthAt.IsZero() || news.Created.After(prev.TruthAt):
 		return false, false
 	case news.Created.Before(prev.TruthAt):
 		// A truth that lies ahead of our clock shuts out all news until then. Only the provider can say whether it holds.
-		return true, prev.TruthAt.After(news.Received.Add(clockTolerance))
+		return true, ahead(prev.TruthAt, news.Received)
 	}
 	if have, got := rank[prev.ProviderStatus], rank[p.Status]; got != have {
 		return got < have, true
@@ -168,10 +195,7 @@ func identity(prev *Subscription, p Provider, news News, plan *Plan, status Stat
 	if prev != nil {
 		next = *prev
 	}
-	if p.UserID != "" {
-		next.UserID = p.UserID
-	}
-	if next.UserID == "" {
+	if next.UserID = p.owner(prev); next.UserID == "" {
 		return next, SkipUserUnmapped
 	}
 	switch {
@@ -191,6 +215,16 @@ func identity(prev *Subscription, p Provider, news News, plan *Plan, status Stat
 	}
 	next.Status, next.ProviderStatus = status, p.Status
 	return next, SkipNone
+}
+
+// owner is whose subscription it is. The customer tells only about one that is new here: a subscription that exists stays
+// with its user unless it, or the checkout that made it, names another one.
+func (p Provider) owner(prev *Subscription) string {
+	kept := ""
+	if prev != nil {
+		kept = prev.UserID
+	}
+	return cmp.Or(p.UserID, p.CheckoutUserID, kept, p.CustomerUserID, p.LinkedUserID)
 }
 
 // terms sets the ends by the table "Terms from the provider's object".
@@ -237,6 +271,7 @@ func terms(next Subscription, prev *Subscription, p Provider, news News, plan *P
 			ended = end
 		}
 		next.ExpiresAt, next.GraceUntil, next.UnpaidSince = ended, time.Time{}, time.Time{}
+		next.CancelAtPeriodEnd = setToEnd(p)
 	case Expired: // no provider's word maps to it
 	}
 	if !p.PeriodStart.IsZero() {
