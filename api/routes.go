@@ -27,7 +27,7 @@ const usual = 10 * time.Second
 // routes is every route of the API.
 func routes(p Parts) []route {
 	access := accessRoutes{p.Access, p.Store, p.Telemetry.Metrics}
-	users, plans, subscriptions := userRoutes{p.Store}, planRoutes{p.Store}, subscriptionRoutes{p.Store}
+	users, plans, subscriptions := userRoutes{p.Store}, planRoutes{p.Store}, subscriptionRoutes{p.Store, p.Webhooks.Provider}
 	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
 	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}
 	jobs := jobRoutes{p.Store, p.Schedules}
@@ -51,8 +51,9 @@ func routes(p Parts) []route {
 		{get, "/v1/subscriptions", roleOperator, usual, subscriptions.list},
 		{get, "/v1/subscriptions/:id", roleOperator, usual, subscriptions.one},
 		{get, "/v1/subscriptions/:id/history", roleOperator, usual, subscriptions.history},
-		{post, "/v1/subscriptions/:id/cancel", roleOperator, usual, subscriptions.cancel},
-		{post, "/v1/subscriptions/:id/uncancel", roleOperator, usual, subscriptions.uncancel},
+		{post, "/v1/subscriptions/:id/cancel", roleOperator, atProvider, subscriptions.cancel},
+		{post, "/v1/subscriptions/:id/uncancel", roleOperator, atProvider, subscriptions.uncancel},
+		{post, "/v1/subscriptions/:id/change-plan", roleOperator, atProvider, subscriptions.changePlan},
 		{post, "/v1/subscriptions/:id/pause", roleOperator, usual, subscriptions.pause},
 		{post, "/v1/subscriptions/:id/resume", roleOperator, usual, subscriptions.resume},
 		{post, "/v1/subscriptions/:id/extend", roleOperator, usual, subscriptions.extend},

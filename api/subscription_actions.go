@@ -1,11 +1,15 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"termkeeper/internal/payment"
+	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 )
 
@@ -32,6 +36,17 @@ func (s subscriptionRoutes) cancel(c echo.Context) error {
 	if _, err := bind(c, &in); err != nil {
 		return err
 	}
+	row, owned, err := s.providerOwns(c)
+	if err != nil {
+		return err
+	}
+	if owned {
+		action := providerAction{"cancel", func(row subscription.Subscription) error { return row.Cancelable(in.AtPeriodEnd) }, s.provider.Client.CancelNow}
+		if in.AtPeriodEnd {
+			action.name, action.do = "cancel_at_period_end", s.provider.Client.CancelAtPeriodEnd
+		}
+		return s.askProvider(c, row, action)
+	}
 	return s.act(c, "", func(s subscription.Subscription, at time.Time) (subscription.Subscription, []subscription.Change, error) {
 		return s.Cancel(at, in.AtPeriodEnd)
 	})
@@ -42,9 +57,95 @@ func (s subscriptionRoutes) uncancel(c echo.Context) error {
 	if _, err := bind(c, &in); err != nil {
 		return err
 	}
+	row, owned, err := s.providerOwns(c)
+	if err != nil {
+		return err
+	}
+	if owned {
+		return s.askProvider(c, row, providerAction{"uncancel", subscription.Subscription.Uncancelable, s.provider.Client.Uncancel})
+	}
 	return s.act(c, "", func(s subscription.Subscription, _ time.Time) (subscription.Subscription, []subscription.Change, error) {
 		return s.Uncancel()
 	})
+}
+
+// changePlan moves a subscription to another plan, at once or from its next renewal on.
+func (s subscriptionRoutes) changePlan(c echo.Context) error {
+	var in struct {
+		Plan string `json:"plan"`
+		When string `json:"when"`
+	}
+	if _, err := bind(c, &in); err != nil {
+		return err
+	}
+	var errs fieldErrors
+	errs.line("/plan", in.Plan, maxID, true)
+	errs.oneOf("/when", in.When, "now", "renewal")
+	if err := errs.err(); err != nil {
+		return err
+	}
+	row, owned, err := s.providerOwns(c)
+	if err != nil {
+		return err
+	}
+	plan, err := s.store.Plan(c.Request().Context(), in.Plan)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return store.ErrNoPlan
+	case err != nil:
+		return err
+	}
+	if owned {
+		return s.changePlanAtProvider(c, row, plan, in.When == "renewal")
+	}
+	return s.act(c, "", func(s subscription.Subscription, _ time.Time) (subscription.Subscription, []subscription.Change, error) {
+		return s.ChangePlan(plan.Key, in.When == "renewal")
+	})
+}
+
+// changePlanAtProvider sells the subscription at the first price of the plan. The row notes a plan that is to come before the
+// provider is asked: the news of the new price may be here before its answer.
+func (s subscriptionRoutes) changePlanAtProvider(c echo.Context, row subscription.Subscription, plan store.Plan, atRenewal bool) error {
+	switch {
+	case s.provider.Client == nil:
+		return subscription.ErrProviderOwned
+	case len(plan.StripePriceIDs) == 0:
+		return problem(http.StatusConflict, "plan_not_sold", "The plan has no price at the payment provider.")
+	}
+	coming, prorated, err := row.PlanAtProvider(plan.Key, atRenewal)
+	if err != nil {
+		return err
+	}
+	before, price := row.NextPlanKey, plan.StripePriceIDs[0]
+	if coming != before {
+		if row, err = s.awaitPlan(c, row, coming); err != nil {
+			return err
+		}
+	}
+	change := s.provider.Client.ChangePriceAtRenewal
+	if prorated {
+		change = s.provider.Client.ChangePrice
+	}
+	err = s.askProvider(c, row, providerAction{
+		name: "plan:" + price, allowed: func(subscription.Subscription) error { return nil },
+		do: func(ctx context.Context, id, key string) (payment.Answer, error) { return change(ctx, id, price, key) },
+	})
+	var refused *payment.RefusalError
+	if errors.As(err, &refused) && coming != before {
+		_, undone := s.awaitPlan(c, row, before)
+		return errors.Join(err, undone)
+	}
+	return err
+}
+
+func (s subscriptionRoutes) awaitPlan(c echo.Context, row subscription.Subscription, coming string) (subscription.Subscription, error) {
+	// The context without the claim of an Idempotency-Key: this is not the answer yet.
+	ctx := store.WithKeyClaim(c.Request().Context(), nil)
+	return s.store.ChangeSubscription(ctx, row.ID, who(c).actor(), "",
+		func(row subscription.Subscription, _ time.Time) (subscription.Subscription, []subscription.Change, error) {
+			row.NextPlanKey = coming
+			return row, nil, nil
+		})
 }
 
 func (s subscriptionRoutes) pause(c echo.Context) error {

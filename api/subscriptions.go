@@ -13,7 +13,8 @@ import (
 )
 
 type subscriptionRoutes struct {
-	store *store.Store
+	store    *store.Store
+	provider Provider
 }
 
 // subscriptionJSON has the columns of the table, with plan for plan_key.

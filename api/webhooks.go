@@ -16,10 +16,11 @@ import (
 // webhookDeadline is how long storing an event may take before the provider is told to come again.
 const webhookDeadline = 8 * time.Second
 
-// Webhooks is what the route of a payment provider needs.
+// Webhooks is what the routes of a payment provider need.
 type Webhooks struct {
-	Intake  *intake.Intake
-	Secrets []string // any of them may have signed
+	Intake   *intake.Intake
+	Secrets  []string // any of them may have signed
+	Provider Provider
 }
 
 // fingerprints name the secrets without telling them.

@@ -18,6 +18,7 @@ import (
 	"termkeeper/internal/access"
 	"termkeeper/internal/config"
 	"termkeeper/internal/intake"
+	"termkeeper/internal/payment"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
@@ -108,6 +109,7 @@ type apiServer struct {
 	server   *api.Server
 	reader   *access.Reader
 	intake   *intake.Intake
+	payments *payment.Client // nil where no key is configured
 	pools    apiPools
 	stopping atomic.Bool
 	failed   chan error // gets the error of a server that ended by itself
@@ -142,10 +144,14 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 
 	a := &apiServer{listener: listener, pools: pools, failed: make(chan error, 1)}
 	a.reader = access.NewReader(store.New(pools.access))
-	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics), o.log)
+	a.payments = paymentClient(o.config)
+	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics, a.payments), o.log)
 	a.server = api.New(api.Parts{
 		Access: a.reader, Keys: store.New(pools.access), Store: rest,
-		Webhooks:  api.Webhooks{Intake: a.intake, Secrets: o.config.WebhookKeys()},
+		Webhooks: api.Webhooks{
+			Intake: a.intake, Secrets: o.config.WebhookKeys(),
+			Provider: api.Provider{Client: a.payments, Leeway: o.config.RenewalLeeway},
+		},
 		Schedules: o.schedules,
 		Telemetry: api.Telemetry{Log: o.log, Metrics: o.metrics},
 	})
@@ -158,13 +164,25 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 }
 
 // intakeSettings are the same where events come in and where the job applies what was left.
-func intakeSettings(c config.Config, metrics *telemetry.Metrics) intake.Settings {
-	return intake.Settings{
+func intakeSettings(c config.Config, metrics *telemetry.Metrics, provider *payment.Client) intake.Settings {
+	settings := intake.Settings{
 		Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode(),
 		OnResult: func(eventType, outcome string) {
 			metrics.WebhookApplied.WithLabelValues(telemetry.EventType(eventType), outcome).Inc()
 		},
 	}
+	if provider != nil {
+		settings.Fetch = provider.Subscription
+	}
+	return settings
+}
+
+// paymentClient speaks to the payment provider; nil where no key is configured.
+func paymentClient(c config.Config) *payment.Client {
+	if c.StripeAPIKey.Empty() {
+		return nil
+	}
+	return payment.NewClient(c.StripeAPIKey, c.StripeAPIBase)
 }
 
 // openAPIPools: the sum of the connections, 20, is what one API process takes of max_connections.
@@ -252,6 +270,7 @@ func (a *apiServer) stop() error {
 	ctx, cancel = context.WithTimeout(context.Background(), intakeDrain)
 	defer cancel()
 	err = errors.Join(err, a.intake.Drain(ctx))
+	a.payments.Close()
 	a.reader.Close()
 	a.pools.close()
 	return err

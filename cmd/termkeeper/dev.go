@@ -179,6 +179,8 @@ func (d *dev) startSimulator(ctx context.Context) (*simulator.Simulator, error) 
 	}
 	if d.config.StripeAPIKey.Empty() {
 		d.file.StripeURL = sim.StripeURL()
+		d.set("STRIPE_API_KEY", "sk_test_simulator")
+		d.set("STRIPE_API_BASE", sim.StripeURL())
 	}
 	return sim, nil
 }

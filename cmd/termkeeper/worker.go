@@ -16,6 +16,7 @@ import (
 	"termkeeper/internal/config"
 	"termkeeper/internal/intake"
 	"termkeeper/internal/mail"
+	"termkeeper/internal/payment"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
@@ -170,6 +171,7 @@ func (w *openedWorker) ready(ctx context.Context) error {
 type jobs struct {
 	activities worker.Activities
 	intake     *intake.Intake
+	payments   *payment.Client // nil where no key is configured
 }
 
 // newJobs wires the activities. The caller drains it.
@@ -185,14 +187,16 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 		}
 	}
 	runs := &activities.Runs{Store: s, Metrics: o.metrics, Describe: o.schedules.Describe}
-	in := intake.New(s, intakeSettings(c, o.metrics), o.log)
+	payments := paymentClient(c)
+	in := intake.New(s, intakeSettings(c, o.metrics, payments), o.log)
 	return &jobs{
 		activities: worker.Activities{
 			Subscriptions: &activities.Subscriptions{Store: s, Runs: runs},
 			Webhooks:      &activities.Webhooks{Intake: in, Runs: runs},
 			Outbox:        &activities.Outbox{Store: s, Mail: sender, Owner: c.InstanceID, Runs: runs},
+			Idempotency:   &activities.Idempotency{Store: s, Runs: runs},
 		},
-		intake: in,
+		intake: in, payments: payments,
 	}, nil
 }
 
@@ -203,6 +207,7 @@ func (j *jobs) drain(log *zap.Logger) {
 	if err := j.intake.Drain(ctx); err != nil {
 		log.Warn("the intake was not drained", zap.Error(err))
 	}
+	j.payments.Close()
 }
 
 // newSchedules are the schedules of the catalog with the cadences of the environment.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 
 	"github.com/stripe/stripe-go/v76"
 )
@@ -45,6 +46,23 @@ func (c *Client) Uncancel(ctx context.Context, id, key string) (Answer, error) {
 // ChangePrice sells a subscription at another price from now on. The difference for the rest of the period is put on the
 // next invoice, as Stripe does by itself. A subscription of several items is refused: which of them is meant is not known.
 func (c *Client) ChangePrice(ctx context.Context, id, price, key string) (Answer, error) {
+	return c.changePrice(ctx, id, price, key, "create_prorations")
+}
+
+// ChangePriceAtRenewal sells a subscription at another price from its next period on. Stripe takes the new price at once
+// and charges it then; nothing is charged or given back for the period that runs. Between prices of different
+// intervals it would begin a new period at once, so that is refused.
+func (c *Client) ChangePriceAtRenewal(ctx context.Context, id, price, key string) (Answer, error) {
+	return c.changePrice(ctx, id, price, key, "none")
+}
+
+// interval is how often a price is charged.
+type interval struct {
+	Interval      string `json:"interval"`
+	IntervalCount int    `json:"interval_count"`
+}
+
+func (c *Client) changePrice(ctx context.Context, id, price, key, proration string) (Answer, error) {
 	_, raw, err := c.fetch(ctx, id)
 	if err != nil {
 		return Answer{}, err
@@ -52,17 +70,51 @@ func (c *Client) ChangePrice(ctx context.Context, id, price, key string) (Answer
 	var sold struct {
 		Items struct {
 			Data []struct {
-				ID string `json:"id"`
+				ID    string `json:"id"`
+				Price struct {
+					Recurring interval `json:"recurring"`
+				} `json:"price"`
 			} `json:"data"`
 		} `json:"items"`
 	}
 	if err := json.Unmarshal(raw, &sold); err != nil || len(sold.Items.Data) != 1 || sold.Items.Data[0].ID == "" {
 		return Answer{}, &RefusalError{Status: http.StatusConflict, Code: "several_items", Message: "the subscription does not have exactly one item"}
 	}
+	item := sold.Items.Data[0]
+	if proration == "none" {
+		every, err := c.priceInterval(ctx, price)
+		if err != nil {
+			return Answer{}, err
+		}
+		if every != item.Price.Recurring {
+			return Answer{}, &RefusalError{
+				Status: http.StatusConflict, Code: "other_interval", Message: "the two prices are not charged at the same interval, so the change can only be made at once",
+			}
+		}
+	}
 	return c.update(ctx, id, key, &stripe.SubscriptionParams{
-		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(sold.Items.Data[0].ID), Price: stripe.String(price)}},
-		ProrationBehavior: stripe.String("create_prorations"),
+		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(item.ID), Price: stripe.String(price)}},
+		ProrationBehavior: stripe.String(proration),
 	})
+}
+
+func (c *Client) priceInterval(ctx context.Context, id string) (interval, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	params := &stripe.PriceParams{}
+	params.Context = ctx
+	var got object
+	if err := c.backend.Call(http.MethodGet, "/v1/prices/"+url.PathEscape(id), c.key.Reveal(), params, &got); err != nil {
+		return interval{}, classify(err)
+	}
+	var price struct {
+		ID        string   `json:"id"`
+		Recurring interval `json:"recurring"`
+	}
+	if err := json.Unmarshal(got.LastResponse.RawJSON, &price); err != nil || price.ID != id {
+		return interval{}, &NoAnswerError{Why: "what came was not the price that was asked about"}
+	}
+	return price.Recurring, nil
 }
 
 func (c *Client) update(ctx context.Context, id, key string, params *stripe.SubscriptionParams) (Answer, error) {

@@ -145,10 +145,21 @@ func TestChangesAtTheProvider(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{other.ID}, moved.Provider.PriceIDs)
 
+	back, err := c.ChangePriceAtRenewal(t.Context(), sub.ID, price.ID, "k7")
+	require.NoError(t, err)
+	require.Equal(t, []string{price.ID}, back.Provider.PriceIDs)
+	require.Equal(t, fetched.PeriodEnd, back.Provider.PeriodEnd)
+	yearly, err := api.Prices.New(&stripe.PriceParams{
+		Product: &price.Product.ID, Currency: stripe.String("usd"), UnitAmount: stripe.Int64(20000), Recurring: &stripe.PriceRecurringParams{Interval: stripe.String("year")},
+	})
+	require.NoError(t, err)
+	var refused *payment.RefusalError
+	_, err = c.ChangePriceAtRenewal(t.Context(), sub.ID, yearly.ID, "k8")
+	require.ErrorAs(t, err, &refused, "Stripe would begin a new period at once")
+
 	ended, err := c.CancelNow(t.Context(), sub.ID, "k5")
 	require.NoError(t, err)
 	require.Equal(t, "canceled", ended.Provider.Status)
 	_, err = c.CancelAtPeriodEnd(t.Context(), sub.ID, "k6")
-	var refused *payment.RefusalError
 	require.ErrorAs(t, err, &refused)
 }

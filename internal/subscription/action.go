@@ -24,23 +24,31 @@ func (s Subscription) changeable() error {
 	return nil
 }
 
+// Cancelable says what speaks against ending the subscription at once, or against letting it run out. It is ErrConflict.
+func (s Subscription) Cancelable(atPeriodEnd bool) error {
+	if err := s.changeable(); err != nil || !atPeriodEnd {
+		return err
+	}
+	switch {
+	case s.Status == Expired:
+		return conflict("the subscription has already ended")
+	case IsForever(s.ExpiresAt):
+		return conflict("a lifetime subscription has no period end")
+	case s.CancelAtPeriodEnd:
+		return conflict("the subscription is already set to end")
+	}
+	return nil
+}
+
 // Cancel ends our subscription: at once, or by letting it run out.
 func (s Subscription) Cancel(at time.Time, atPeriodEnd bool) (Subscription, []Change, error) {
-	if err := s.changeable(); err != nil {
+	if err := s.Cancelable(atPeriodEnd); err != nil {
 		return s, nil, err
 	}
 	if !s.Ours() {
 		return s, nil, ErrProviderOwned
 	}
 	if atPeriodEnd {
-		switch {
-		case s.Status == Expired:
-			return s, nil, conflict("the subscription has already ended")
-		case IsForever(s.ExpiresAt):
-			return s, nil, conflict("a lifetime subscription has no period end")
-		case s.CancelAtPeriodEnd:
-			return s, nil, conflict("the subscription is already set to end")
-		}
 		s.CancelAtPeriodEnd = true
 		s.LeewayUntil = time.Time{}
 		return s, []Change{{EventCanceled, s.AccessUntil()}}, nil
@@ -52,18 +60,27 @@ func (s Subscription) Cancel(at time.Time, atPeriodEnd bool) (Subscription, []Ch
 	return s, []Change{{EventCanceled, at}}, nil
 }
 
-// Uncancel takes the setting to end back.
-func (s Subscription) Uncancel() (Subscription, []Change, error) {
+// Uncancelable says what speaks against taking the setting to end back. It is ErrConflict.
+func (s Subscription) Uncancelable() error {
 	if err := s.changeable(); err != nil {
-		return s, nil, err
+		return err
 	}
 	switch {
-	case !s.Ours():
-		return s, nil, ErrProviderOwned
 	case s.Status == Expired:
-		return s, nil, conflict("the subscription has already ended")
+		return conflict("the subscription has already ended")
 	case !s.CancelAtPeriodEnd:
-		return s, nil, conflict("the subscription is not set to end")
+		return conflict("the subscription is not set to end")
+	}
+	return nil
+}
+
+// Uncancel takes the setting to end back.
+func (s Subscription) Uncancel() (Subscription, []Change, error) {
+	if !s.Ours() {
+		return s, nil, ErrProviderOwned
+	}
+	if err := s.Uncancelable(); err != nil {
+		return s, nil, err
 	}
 	s.CancelAtPeriodEnd = false
 	return s, []Change{{EventUncanceled, s.AccessUntil()}}, nil
@@ -148,7 +165,11 @@ func (s Subscription) Extend(at time.Time, by time.Duration) (Subscription, []Ch
 		s.CompUntil = end
 	}
 	s = s.revived(at)
-	return s, []Change{{EventExtended, s.AccessUntil()}}, nil
+	extended := []Change{{EventExtended, s.AccessUntil()}}
+	if s.Ours() {
+		s, extended = s.renewed(extended)
+	}
+	return s, extended, nil
 }
 
 // revived brings an expired subscription back whose end lies ahead again: to the provider's own status where that is a

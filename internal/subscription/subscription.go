@@ -39,7 +39,9 @@ type Subscription struct {
 	ID      string
 	UserID  string
 	PlanKey string
-	Status  Status
+	// NextPlanKey is the plan that it has from its next renewal on; "" when none was chosen.
+	NextPlanKey string
+	Status      Status
 
 	StartedAt   time.Time
 	ExpiresAt   time.Time // end of the paid or given term; Forever for a lifetime
