@@ -25,6 +25,7 @@ var jobs = []struct{ id, workflow, queue string }{
 	{"subscription-expiry", "ExpireSubscriptions", "subscriptions"},
 	{"webhook-apply", "ApplyWebhookEvents", "payments"},
 	{"outbox-delivery", "DeliverOutbox", "notifications"},
+	{"idempotency-cleanup", "CleanUpIdempotencyKeys", "operations"},
 }
 
 // operator is a person with the Temporal CLI.

@@ -86,6 +86,7 @@ func start(t *testing.T, tc temporalclient.Client, prepare func(context.Context)
 		Subscriptions: &activities.Subscriptions{Store: s.store, Runs: runs},
 		Webhooks:      &activities.Webhooks{Intake: in, Runs: runs},
 		Outbox:        &activities.Outbox{Store: s.store, Owner: t.Name(), Runs: runs},
+		Idempotency:   &activities.Idempotency{Store: s.store, Runs: runs},
 	}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

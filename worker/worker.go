@@ -34,6 +34,7 @@ type Activities struct {
 	Subscriptions *activities.Subscriptions
 	Webhooks      *activities.Webhooks
 	Outbox        *activities.Outbox
+	Idempotency   *activities.Idempotency
 }
 
 // of is what the jobs of a queue call.
@@ -45,6 +46,8 @@ func (a Activities) of(queue string) []any {
 		return []any{a.Webhooks}
 	case workflows.QueueNotifications:
 		return []any{a.Outbox}
+	case workflows.QueueOperations:
+		return []any{a.Idempotency}
 	default:
 		return nil
 	}

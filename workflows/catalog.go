@@ -35,6 +35,7 @@ const (
 	JobSubscriptionExpiry = "subscription-expiry"
 	JobWebhookApply       = "webhook-apply"
 	JobOutboxDelivery     = "outbox-delivery"
+	JobIdempotencyCleanup = "idempotency-cleanup"
 )
 
 // Catalog is the table of jobs.
@@ -55,6 +56,11 @@ func Catalog() []Job {
 			ID: JobOutboxDelivery, Workflow: "DeliverOutbox", Run: DeliverOutbox, Queue: QueueNotifications,
 			Every: 10 * time.Second, Offset: 6 * time.Second, Budget: 2 * time.Minute, Lingers: true, Batch: 1000, MaxBatch: 5000,
 			Summary: "Turns facts into deliveries and sends the mails, in order per subscription.",
+		},
+		{
+			ID: JobIdempotencyCleanup, Workflow: "CleanUpIdempotencyKeys", Run: CleanUpIdempotencyKeys, Queue: QueueOperations,
+			Every: time.Minute, Offset: 41 * time.Second, Budget: time.Minute, Batch: 1000, MaxBatch: 5000,
+			Summary: "Removes idempotency keys after a day, bodies of events after 30 days and events after a year.",
 		},
 	}
 	for i := range jobs {

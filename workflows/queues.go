@@ -8,7 +8,11 @@ const (
 	QueuePayments = "payments"
 	// QueueNotifications is for mail and outgoing webhooks: slow receivers.
 	QueueNotifications = "notifications"
+	// QueueOperations is for the housekeeping of the installation itself.
+	QueueOperations = "operations"
 )
 
 // Queues lists the queues that have a job.
-func Queues() []string { return []string{QueueSubscriptions, QueuePayments, QueueNotifications} }
+func Queues() []string {
+	return []string{QueueSubscriptions, QueuePayments, QueueNotifications, QueueOperations}
+}

@@ -120,6 +120,7 @@ func recorded(t *testing.T, tc temporalclient.Client, job workflows.Job, name st
 		runs := &activities.Runs{Store: s, Metrics: telemetry.NewMetrics(), Describe: temporalclient.NewSchedules(tc, workflows.JobIDs()).Describe}
 		one.RegisterActivity(&activities.Subscriptions{Store: s, Runs: runs})
 		one.RegisterActivity(&activities.Outbox{Store: s, Runs: runs})
+		one.RegisterActivity(&activities.Idempotency{Store: s, Runs: runs})
 	}
 	if name := activityName[job.ID]; parts > 1 || job.ID == workflows.JobWebhookApply {
 		one.RegisterActivityWithOptions((&partial{parts: parts}).run, activityOptions(name))

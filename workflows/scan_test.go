@@ -23,12 +23,14 @@ func environment(t *testing.T) *testsuite.TestWorkflowEnvironment {
 	env.RegisterActivity(&activities.Subscriptions{})
 	env.RegisterActivity(&activities.Webhooks{})
 	env.RegisterActivity(&activities.Outbox{})
+	env.RegisterActivity(&activities.Idempotency{})
 	return env
 }
 
 // activityName is what histories call the activity of a job. A method that is renamed makes runs under way fail.
 var activityName = map[string]string{ //nolint:gochecknoglobals // a constant table
 	workflows.JobSubscriptionExpiry: "Expire", workflows.JobWebhookApply: "Apply", workflows.JobOutboxDelivery: "Deliver",
+	workflows.JobIdempotencyCleanup: "CleanUpKeys",
 }
 
 func activityOptions(name string) activity.RegisterOptions {

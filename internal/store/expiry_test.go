@@ -271,6 +271,14 @@ func TestScansUseTheirPartialIndexes(t *testing.T) {
 		`INSERT INTO job_runs (job, run_id, trigger, scheduled_at, published_at, started_at, deadline_at, finished_at, outcome)
 			SELECT 'job', i::text, 'scheduled', at, at, at, at, at, CASE WHEN i % 4 = 0 THEN 'empty' ELSE 'ok' END
 			FROM generate_series(1, 20000) i CROSS JOIN LATERAL (SELECT now() - i * interval '2 minutes') n(at)`,
+		`INSERT INTO idempotency_keys (id, api_key_id, method, path, key, body_hash, claim, leased_until, created_at)
+			SELECT sha256(i::text::bytea), gen_random_uuid(), 'POST', '/', i::text, sha256(''), gen_random_uuid(), now(), now() - i * interval '5 seconds'
+			FROM generate_series(1, 20000) i`,
+		`INSERT INTO subscription_events (subscription_id, event_type, at, detail)
+			SELECT s.id, 'extended', now() - i * interval '1 day', jsonb_build_object('terms', jsonb_build_object('user_id', s.user_id))
+			FROM subscriptions s CROSS JOIN generate_series(1, 2) i`,
+		`INSERT INTO payment_webhook_events (external_event_id, type, status, payload, received_at)
+			SELECT i::text, 'x', 'processed', CASE WHEN i < 1600 THEN '{}'::bytea ELSE '' END, now() - i * interval '27 minutes' FROM generate_series(1, 20000) i`,
 		`ANALYZE`,
 	} {
 		_, err = pool.Exec(t.Context(), query)
