@@ -65,13 +65,13 @@ func (s *stripe) rollOver(sub *subscription, at time.Time) {
 	previous := map[string]any{
 		"current_period_start": seconds(sub.PeriodStart), "current_period_end": seconds(sub.PeriodEnd), "latest_invoice": text(sub.Invoice.ID),
 	}
-	anchor := or(sub.TrialEnd, sub.StartDate)
+	anchor := or(sub.anchor, or(sub.TrialEnd, sub.StartDate))
 	sub.PeriodStart, sub.PeriodEnd = at, sub.price.after(at, anchor)
 	if sub.Status == "trialing" {
 		previous["status"] = sub.Status
 		sub.Status = "active"
 	}
-	sub.Invoice = InvoiceFixture{ID: NewID("in"), Status: "draft", BillingReason: "subscription_cycle", Created: at}
+	s.bill(sub, "subscription_cycle", "draft", at, sub.term())
 	sub.chargeAt = at.Add(chargeDelay)
 	if sub.SendInvoice {
 		sub.Invoice.DueDate = sub.chargeAt.AddDate(0, 0, sub.DaysUntilDue)
@@ -108,9 +108,4 @@ func (s *stripe) become(sub *subscription, status string, at time.Time) {
 	previous := map[string]any{"status": sub.Status}
 	sub.Status = status
 	s.changed(sub, at, previous)
-}
-
-func (s *stripe) invoiced(sub *subscription, kind string, at time.Time) {
-	fixture := sub.SubscriptionFixture
-	s.publish(kind, at, func(shape Shape) any { return fixture.Invoice.object(shape, fixture) }, nil)
 }

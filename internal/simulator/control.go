@@ -3,6 +3,7 @@ package simulator
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -12,6 +13,15 @@ func (s *Simulator) control(mux *http.ServeMux) {
 	mux.HandleFunc("POST /_sim/clock", s.postClock)
 	mux.HandleFunc("POST /_sim/webhook-endpoint", s.postEndpoint)
 	mux.HandleFunc("POST /_sim/faults", s.postFault)
+	mux.HandleFunc("DELETE /_sim/rest-faults", func(w http.ResponseWriter, _ *http.Request) {
+		s.ClearRESTFaults()
+		writeJSON(w, found(map[string]any{}))
+	})
+	mux.HandleFunc("GET /_sim/calls", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, found(map[string]any{"data": s.Calls()}))
+	})
+	mux.HandleFunc("POST /_sim/thin-events", s.postThinEvent)
+	mux.HandleFunc("POST /_sim/checkout-sessions/{id}/complete", s.postCompletion)
 	mux.HandleFunc("GET /_sim/deliveries", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, found(map[string]any{"data": s.Deliveries()}))
 	})
@@ -58,7 +68,11 @@ func (s *Simulator) postEndpoint(w http.ResponseWriter, r *http.Request) {
 func (s *Simulator) postFault(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Fault
-		By string `json:"by"`
+		By         string `json:"by"`
+		Method     string `json:"method"`
+		Path       string `json:"path"` // of the REST API; with it, or for a kind of the REST API, the fault is one of a call
+		After      bool   `json:"after"`
+		RetryAfter int    `json:"retry_after"` // seconds
 	}
 	if !read(w, r, &in) {
 		return
@@ -71,11 +85,44 @@ func (s *Simulator) postFault(w http.ResponseWriter, r *http.Request) {
 		}
 		in.Fault.By = by
 	}
-	if err := s.AddFault(in.Fault); err != nil {
+	var err error
+	if in.Path != "" || slices.Contains(restKinds(), in.Kind) {
+		err = s.AddRESTFault(RESTFault{
+			Kind: in.Kind, Count: in.Count, Method: in.Method, Path: in.Path, After: in.After, RetryAfter: time.Duration(in.RetryAfter) * time.Second,
+		})
+	} else {
+		err = s.AddFault(in.Fault)
+	}
+	if err != nil {
 		badRequest(w, err.Error())
 		return
 	}
 	writeJSON(w, found(map[string]any{}))
+}
+
+func (s *Simulator) postThinEvent(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Type     string `json:"type"`
+		ObjectID string `json:"object_id"`
+	}
+	if !read(w, r, &in) {
+		return
+	}
+	s.SendThinEvent(in.Type, in.ObjectID)
+	writeJSON(w, found(map[string]any{}))
+}
+
+func (s *Simulator) postCompletion(w http.ResponseWriter, r *http.Request) {
+	var in CheckoutCompletion
+	if !read(w, r, &in) {
+		return
+	}
+	done, ok := s.CompleteCheckout(r.PathValue("id"), in)
+	if !ok {
+		writeJSON(w, missing("open checkout.session", r.PathValue("id")))
+		return
+	}
+	writeJSON(w, found(map[string]any{"customer": done.CustomerID, "subscription": done.SubscriptionID}))
 }
 
 func (s *Simulator) postResend(w http.ResponseWriter, r *http.Request) {

@@ -22,6 +22,8 @@ type Endpoint struct {
 	URL    string `json:"url"` // "" sends none
 	Secret string `json:"secret"`
 	Shape  Shape  `json:"shape"`
+	// APIVersion is what events say in api_version; "" is the version of the shape.
+	APIVersion string `json:"api_version"`
 }
 
 // The ways in which the delivery of an event can go wrong.
@@ -270,7 +272,11 @@ func (c *courier) attempt(ctx context.Context, p *parcel, endpoint Endpoint) (st
 	if p.secret != "" {
 		secret = p.secret
 	}
-	request, err := SignedRequest(ctx, endpoint.URL, encode(p.event.body(endpoint.Shape)), secret, time.Now().Add(p.shift))
+	body := p.event.body(endpoint.Shape)
+	if endpoint.APIVersion != "" && !p.event.thin {
+		body["api_version"] = endpoint.APIVersion
+	}
+	request, err := SignedRequest(ctx, endpoint.URL, encode(body), secret, time.Now().Add(p.shift))
 	if err != nil {
 		return 0, err
 	}

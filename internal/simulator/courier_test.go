@@ -145,7 +145,16 @@ func ask(t *testing.T, sim *simulator.Simulator, path string, values url.Values)
 	return id
 }
 
-// subscribe makes what a subscription needs and returns a function that makes one, and so one event.
+// told makes a subscription that the receiver hears nothing of, and returns a function that changes it, which is one event.
+func told(t *testing.T, sim *simulator.Simulator, to simulator.Endpoint) func() {
+	t.Helper()
+	require.NoError(t, sim.SetEndpoint(simulator.Endpoint{}))
+	id := subscribe(t, sim)()
+	require.NoError(t, sim.SetEndpoint(to))
+	return func() { ask(t, sim, "subscriptions/"+id, url.Values{"metadata[at]": {simulator.NewID("n")}}) }
+}
+
+// subscribe makes what a subscription needs and returns a function that makes one.
 func subscribe(t *testing.T, sim *simulator.Simulator) func() string {
 	t.Helper()
 	product := ask(t, sim, "products", url.Values{"name": {"Pro"}})
@@ -160,8 +169,8 @@ func TestWebhooksInEitherShape(t *testing.T) {
 	t.Parallel()
 	for shape, at := range map[simulator.Shape]string{simulator.Shape2023: "top", simulator.Shape2025: "item"} {
 		r := newReceiver(t)
-		sim := start(t, simulator.Options{Endpoint: simulator.Endpoint{URL: r.URL, Secret: secret, Shape: shape}})
-		subscribe(t, sim)()
+		sim := start(t, simulator.Options{})
+		told(t, sim, simulator.Endpoint{URL: r.URL, Secret: secret, Shape: shape})()
 		got := r.wait(t, sim, 1)[0]
 		require.True(t, got.signed)
 		require.Equal(t, at, got.userPeriodAt)
@@ -177,15 +186,16 @@ func TestWebhooksAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, http.StatusServiceUnavailable, http.StatusBadRequest, http.StatusFound)
 	sim := start(t, simulator.Options{})
+	change := told(t, sim, simulator.Endpoint{})
 	steer(t, sim, "webhook-endpoint", `{"url":"`+r.URL+`","secret":"`+secret+`"}`)
-	subscribe(t, sim)()
+	change()
 	got := r.wait(t, sim, 4)
 	for _, request := range got {
 		require.Equal(t, got[0].id, request.id)
 		require.True(t, request.signed)
 	}
 	require.Equal(t, []simulator.Delivery{{
-		EventID: got[0].id, Type: "customer.subscription.created", Attempts: 4, Status: 200, State: "delivered",
+		EventID: got[0].id, Type: "customer.subscription.updated", Attempts: 4, Status: 200, State: "delivered",
 	}}, sim.Deliveries())
 }
 
@@ -193,8 +203,8 @@ func TestWebhooksGiveUpInTheEnd(t *testing.T) {
 	t.Parallel()
 	nobody := httptest.NewServer(nil)
 	nobody.Close()
-	sim := start(t, simulator.Options{Endpoint: simulator.Endpoint{URL: nobody.URL, Secret: secret}})
-	subscribe(t, sim)()
+	sim := start(t, simulator.Options{})
+	told(t, sim, simulator.Endpoint{URL: nobody.URL, Secret: secret})()
 	require.Eventually(t, func() bool {
 		d := sim.Deliveries()
 		return len(d) == 1 && d[0].State == "given_up" && d[0].Attempts == 12 && d[0].Status == 0 && d[0].Error != ""
@@ -222,8 +232,8 @@ func TestWebhookFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReceiver(t)
-			sim := start(t, simulator.Options{Endpoint: simulator.Endpoint{URL: r.URL, Secret: secret}})
-			makeOne := subscribe(t, sim)
+			sim := start(t, simulator.Options{})
+			makeOne := told(t, sim, simulator.Endpoint{URL: r.URL, Secret: secret})
 			steer(t, sim, "faults", c.fault)
 			var sent []string
 			for range c.sent {
@@ -251,9 +261,10 @@ func TestWebhookFaults(t *testing.T) {
 func TestWrongSecretIsRightAtTheRetry(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, http.StatusBadRequest)
-	sim := start(t, simulator.Options{Endpoint: simulator.Endpoint{URL: r.URL, Secret: secret}})
+	sim := start(t, simulator.Options{})
+	change := told(t, sim, simulator.Endpoint{URL: r.URL, Secret: secret})
 	require.NoError(t, sim.AddFault(simulator.Fault{Kind: simulator.WrongSecret}))
-	subscribe(t, sim)()
+	change()
 	got := r.wait(t, sim, 2)
 	require.False(t, got[0].signed)
 	require.True(t, got[1].signed)

@@ -52,27 +52,19 @@ type SubscriptionFixture struct {
 	ExpandInvoice           bool
 }
 
-// CustomerFixture is a customer as Stripe would tell of it.
-type CustomerFixture struct {
-	ID, Email, Name, UserID string
-	Created                 time.Time
-	Livemode                bool
-}
-
-// InvoiceFixture is the latest invoice of a subscription. Without an ID there is none.
-type InvoiceFixture struct {
-	ID, Status, BillingReason string
-	Created, DueDate          time.Time
-}
-
 // JSON writes the subscription in that shape.
 func (f SubscriptionFixture) JSON(shape Shape) json.RawMessage {
-	return encode(f.object(shape, priceFixture{ID: f.PriceID, Product: "prod_sim", Currency: "usd", Interval: "month", IntervalCount: 1}, metadataOf(f.UserID)))
+	return encode(f.object(shape, plainPrice(f.PriceID), metadataOf(f.UserID)))
+}
+
+// plainPrice is the price of a fixture, of which only the id is known: 20.00 a month.
+func plainPrice(id string) priceFixture {
+	return priceFixture{ID: id, Product: "prod_sim", Currency: "usd", UnitAmount: 2000, Interval: "month", IntervalCount: 1}
 }
 
 func (f SubscriptionFixture) object(shape Shape, price priceFixture, metadata map[string]string) map[string]any {
 	item := map[string]any{
-		"id": "si_" + f.ID, "object": "subscription_item", "metadata": map[string]string{}, "quantity": 1, "subscription": f.ID,
+		"id": itemID(f.ID), "object": "subscription_item", "metadata": map[string]string{}, "quantity": 1, "subscription": f.ID,
 		"price": price.object(), "plan": price.plan(), "tax_rates": []any{}, "billing_thresholds": nil,
 		"created": seconds(or(f.StartDate, f.PeriodStart)),
 	}
@@ -101,7 +93,7 @@ func (f SubscriptionFixture) object(shape Shape, price priceFixture, metadata ma
 	if f.Invoice.ID != "" {
 		object["latest_invoice"] = f.Invoice.ID
 		if f.ExpandInvoice {
-			object["latest_invoice"] = f.Invoice.object(shape, f)
+			object["latest_invoice"] = invoice{f.Invoice, f, price}.write(shape)
 		}
 	}
 	period := object
@@ -116,33 +108,6 @@ func (f SubscriptionFixture) object(shape Shape, price priceFixture, metadata ma
 	}
 	object["items"] = map[string]any{
 		"object": "list", "data": []any{item}, "has_more": false, "total_count": 1, "url": "/v1/subscription_items?subscription=" + f.ID,
-	}
-	return object
-}
-
-func (c CustomerFixture) object() map[string]any {
-	return map[string]any{
-		"id": c.ID, "object": "customer", "balance": 0, "created": seconds(c.Created), "currency": "usd", "delinquent": false,
-		"email": text(c.Email), "name": text(c.Name), "livemode": c.Livemode, "metadata": metadataOf(c.UserID),
-	}
-}
-
-func (i InvoiceFixture) object(shape Shape, f SubscriptionFixture) map[string]any {
-	object := map[string]any{
-		"id": i.ID, "object": "invoice", "billing_reason": text(i.BillingReason), "status": i.Status, "customer": f.CustomerID,
-		"created": seconds(i.Created), "due_date": seconds(i.DueDate), "livemode": f.Livemode, "metadata": map[string]string{},
-		"collection_method": "charge_automatically", "lines": map[string]any{"object": "list", "data": []any{}, "has_more": false},
-	}
-	if f.SendInvoice {
-		object["collection_method"] = "send_invoice"
-	}
-	if shape == Shape2025 {
-		object["parent"] = map[string]any{
-			"type":                 "subscription_details",
-			"subscription_details": map[string]any{"subscription": f.ID, "metadata": metadataOf(f.UserID)},
-		}
-	} else {
-		object["subscription"], object["paid"] = f.ID, i.Status == "paid"
 	}
 	return object
 }

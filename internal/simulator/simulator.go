@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,6 +93,7 @@ func (s *Simulator) serve(stripeListener, mailListener, smtpListener net.Listene
 
 	s.stop = func(ctx context.Context) error {
 		stopSending()
+		close(s.stripe.closing)
 		err := errors.Join(servers[0].Shutdown(ctx), servers[1].Shutdown(ctx), mailServer.Close())
 		// The mail server closes only a listener that Serve has already told it of.
 		if closing := smtpListener.Close(); closing != nil && !errors.Is(closing, net.ErrClosed) {
@@ -133,6 +135,34 @@ func (s *Simulator) SetEndpoint(endpoint Endpoint) error { return s.courier.conf
 
 // AddFault makes the next events go wrong. The error tells of an unknown kind.
 func (s *Simulator) AddFault(fault Fault) error { return s.courier.addFault(fault) }
+
+// AddRESTFault makes the next calls of the REST API go wrong. The error tells of an unknown kind.
+func (s *Simulator) AddRESTFault(fault RESTFault) error { return s.stripe.addRESTFault(fault) }
+
+// ClearRESTFaults takes back what AddRESTFault has asked for and has not happened yet.
+func (s *Simulator) ClearRESTFaults() {
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	s.stripe.restFaults = nil
+}
+
+// Calls are the calls of the REST API so far, oldest first, those that went wrong with them.
+func (s *Simulator) Calls() []Call {
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	return slices.Clone(s.stripe.calls)
+}
+
+// CompleteCheckout lets a customer pay in an open checkout session: its customer and its subscription are made. It returns
+// the session with their ids; false when there is no open one of that id.
+func (s *Simulator) CompleteCheckout(id string, in CheckoutCompletion) (CheckoutFixture, bool) {
+	return s.stripe.complete(id, in)
+}
+
+// SendThinEvent sends an event of the newer kind, which carries only the id of its object.
+func (s *Simulator) SendThinEvent(eventType, objectID string) {
+	s.stripe.publishThin(eventType, objectID)
+}
 
 // Deliveries tells what became of the events so far, oldest first.
 func (s *Simulator) Deliveries() []Delivery { return s.courier.list() }

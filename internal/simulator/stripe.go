@@ -22,24 +22,22 @@ type stripe struct {
 	prices        map[string]priceFixture
 	subscriptions map[string]*subscription
 	order         []string // ids of the subscriptions, oldest first
-	events        []event  // oldest first
-}
+	invoices      map[string]invoice
+	invoiceOrder  []string // oldest first
+	checkouts     map[string]*checkout
+	events        []event // oldest first
 
-type customer struct {
-	CustomerFixture
-	metadata map[string]string
-}
-
-func (c *customer) object() map[string]any {
-	object := c.CustomerFixture.object()
-	object["metadata"] = c.metadata
-	return object
+	kept       map[string]kept // by Idempotency-Key
+	restFaults []RESTFault
+	calls      []Call        // oldest first
+	closing    chan struct{} // closed: nothing hangs any more
 }
 
 func newStripe(courier *courier, start time.Time) *stripe {
 	s := &stripe{
 		courier: courier, customers: map[string]*customer{}, products: map[string]map[string]any{},
-		prices: map[string]priceFixture{}, subscriptions: map[string]*subscription{},
+		prices: map[string]priceFixture{}, subscriptions: map[string]*subscription{}, invoices: map[string]invoice{},
+		checkouts: map[string]*checkout{}, kept: map[string]kept{}, closing: make(chan struct{}),
 	}
 	if !start.IsZero() {
 		s.offset = time.Until(start)
@@ -52,7 +50,10 @@ func (s *stripe) now() time.Time { return time.Now().Add(s.offset).UTC().Truncat
 
 // publish records an event and hands it to the courier. The caller holds the lock.
 func (s *stripe) publish(kind string, created time.Time, object func(Shape) any, previous map[string]any) {
-	e := event{id: NewID("evt"), kind: kind, created: created, object: object, previous: previous}
+	s.record(event{id: NewID("evt"), kind: kind, created: created, object: object, previous: previous})
+}
+
+func (s *stripe) record(e event) {
 	s.events = append(s.events, e)
 	if len(s.events) > maxEvents {
 		s.events = slices.Delete(s.events, 0, len(s.events)-maxEvents)
@@ -88,20 +89,25 @@ func noSuch(kind, id, param string) answer {
 func (s *stripe) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	for pattern, handle := range map[string]func(form, string) answer{
-		"POST /v1/customers":            s.createCustomer,
-		"GET /v1/customers/{id}":        s.customer,
-		"POST /v1/customers/{id}":       s.updateCustomer,
-		"POST /v1/products":             s.createProduct,
-		"GET /v1/products/{id}":         s.product,
-		"POST /v1/prices":               s.createPrice,
-		"GET /v1/prices/{id}":           s.price,
-		"POST /v1/subscriptions":        s.createSubscription,
-		"GET /v1/subscriptions":         s.listSubscriptions,
-		"GET /v1/subscriptions/{id}":    s.subscription,
-		"POST /v1/subscriptions/{id}":   s.updateSubscription,
-		"DELETE /v1/subscriptions/{id}": s.cancelSubscription,
-		"GET /v1/events":                s.listEvents,
-		"GET /v1/events/{id}":           s.event,
+		"POST /v1/customers":             s.createCustomer,
+		"GET /v1/customers/{id}":         s.customer,
+		"POST /v1/customers/{id}":        s.updateCustomer,
+		"DELETE /v1/customers/{id}":      s.deleteCustomer,
+		"POST /v1/products":              s.createProduct,
+		"GET /v1/products/{id}":          s.product,
+		"POST /v1/prices":                s.createPrice,
+		"GET /v1/prices/{id}":            s.price,
+		"POST /v1/subscriptions":         s.createSubscription,
+		"GET /v1/subscriptions":          s.listSubscriptions,
+		"GET /v1/subscriptions/{id}":     s.subscription,
+		"POST /v1/subscriptions/{id}":    s.updateSubscription,
+		"DELETE /v1/subscriptions/{id}":  s.cancelSubscription,
+		"GET /v1/invoices":               s.listInvoices,
+		"GET /v1/invoices/{id}":          s.invoice,
+		"POST /v1/checkout/sessions":     s.createCheckout,
+		"GET /v1/checkout/sessions/{id}": s.checkout,
+		"GET /v1/events":                 s.listEvents,
+		"GET /v1/events/{id}":            s.event,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, handle) })
 	}
@@ -111,67 +117,10 @@ func (s *stripe) routes() *http.ServeMux {
 	return mux
 }
 
-func (s *stripe) serve(w http.ResponseWriter, r *http.Request, handle func(form, string) answer) {
-	w.Header().Set("Request-Id", NewID("req"))
-	user, _, _ := r.BasicAuth()
-	if user == "" && strings.TrimSpace(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")) == "" {
-		writeJSON(w, refusal(http.StatusUnauthorized, "", "", "You did not provide an API key."))
-		return
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-	if err := r.ParseForm(); err != nil {
-		writeJSON(w, refusal(http.StatusBadRequest, "", "", "Invalid request body."))
-		return
-	}
-	s.mu.Lock()
-	s.settle(s.now())
-	said := handle(form(r.Form), r.PathValue("id"))
-	raw := encode(said.body)
-	now := s.now()
-	s.mu.Unlock()
-	// The provider's Date is what tells how new a fetched object is.
-	w.Header().Set("Date", now.Format(http.TimeFormat))
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(said.status)
-	_, _ = w.Write(raw)
-}
-
 func writeJSON(w http.ResponseWriter, said answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(said.status)
 	_, _ = w.Write(encode(said.body))
-}
-
-func (s *stripe) createCustomer(f form, _ string) answer {
-	c := &customer{
-		CustomerFixture: CustomerFixture{ID: NewID("cus"), Email: f.text("email"), Name: f.text("name"), Created: s.now()},
-		metadata:        f.metadata(nil),
-	}
-	s.customers[c.ID] = c
-	return found(c.object())
-}
-
-func (s *stripe) customer(_ form, id string) answer {
-	c, ok := s.customers[id]
-	if !ok {
-		return missing("customer", id)
-	}
-	return found(c.object())
-}
-
-func (s *stripe) updateCustomer(f form, id string) answer {
-	c, ok := s.customers[id]
-	if !ok {
-		return missing("customer", id)
-	}
-	if f.has("email") {
-		c.Email = f.text("email")
-	}
-	if f.has("name") {
-		c.Name = f.text("name")
-	}
-	c.metadata = f.metadata(c.metadata)
-	return found(c.object())
 }
 
 func (s *stripe) createProduct(f form, _ string) answer {
@@ -249,7 +198,7 @@ func (s *stripe) listEvents(f form, _ string) answer {
 	}
 	var rows []row
 	for _, e := range slices.Backward(s.events) {
-		if len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return matches(t, e.kind) }) || !f.within("created", e.created) {
+		if e.thin || len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return matches(t, e.kind) }) || !f.within("created", e.created) {
 			continue
 		}
 		rows = append(rows, row{e.id, func() any { return e.body(Shape2023) }})

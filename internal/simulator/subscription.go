@@ -15,6 +15,9 @@ type subscription struct {
 	metadata map[string]string
 	fails    bool      // its charges fail
 	chargeAt time.Time // when the open invoice is charged; zero when none waits
+	anchor   time.Time // where its periods count from since its price has another interval; zero before
+
+	prorations []InvoiceLine // that wait for the next invoice
 }
 
 // snapshot returns a writer of the subscription as it is now.
@@ -43,7 +46,7 @@ func (s *stripe) changed(sub *subscription, at time.Time, previous map[string]an
 }
 
 func (s *stripe) createSubscription(f form, _ string) answer {
-	if _, ok := s.customers[f.text("customer")]; !ok {
+	if _, ok := s.living(f.text("customer")); !ok {
 		return noSuch("customer", f.text("customer"), "customer")
 	}
 	price, ok := s.prices[f.text("items[0][price]")]
@@ -74,13 +77,19 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	if refused, bad := s.apply(sub, f); bad {
 		return refused
 	}
-	sub.Invoice = InvoiceFixture{ID: NewID("in"), Status: "paid", BillingReason: "subscription_create", Created: start}
-	if sub.Status == "incomplete" {
-		sub.Invoice.Status = "open"
+	s.bill(sub, "subscription_create", "open", start, sub.term())
+	paid := sub.Status != "incomplete"
+	if paid {
+		sub.Invoice.Status = "paid"
 	}
 	s.subscriptions[sub.ID] = sub
 	s.order = append(s.order, sub.ID)
 	s.publish("customer.subscription.created", start, sub.snapshot(), nil)
+	s.invoiced(sub, "invoice.created", start)
+	if paid {
+		s.invoiced(sub, "invoice.paid", start)
+		s.invoiced(sub, "invoice.payment_succeeded", start)
+	}
 	return found(s.view(sub, f.list("expand")))
 }
 
@@ -100,13 +109,6 @@ func (s *stripe) apply(sub *subscription, f form) (refused answer, bad bool) {
 			return refusal(http.StatusBadRequest, "parameter_invalid_integer", "days_until_due", "Invalid integer: days_until_due"), true
 		}
 		days = n
-	}
-	if f.has("items[0][price]") {
-		price, ok := s.prices[f.text("items[0][price]")]
-		if !ok {
-			return noSuch("price", f.text("items[0][price]"), "items[0][price]"), true
-		}
-		sub.price, sub.PriceID = price, price.ID
 	}
 	if f.has("days_until_due") {
 		sub.DaysUntilDue = days
@@ -168,15 +170,32 @@ func (s *stripe) updateSubscription(f form, id string) answer {
 	if sub.Status == "canceled" {
 		return refusal(http.StatusBadRequest, "", "", "A canceled subscription can only update its cancellation_details and metadata.")
 	}
-	after := *sub
+	now, after := s.now(), *sub
 	if refused, bad := s.apply(&after, f); bad {
 		return refused
+	}
+	due, refused, bad := s.reprice(&after, f, now)
+	if bad {
+		return refused
+	}
+	if due.lines != nil && !sub.chargeAt.IsZero() {
+		return refusal(http.StatusBadRequest, "", "", "The simulator cannot bill this while the invoice of the renewal waits to be charged.")
 	}
 	previous := map[string]any{
 		"cancel_at_period_end": sub.CancelAtPeriodEnd, "cancel_at": seconds(sub.CancelAt), "metadata": sub.metadata,
 	}
+	if after.PriceID != sub.PriceID {
+		previous["items"] = map[string]any{"data": []any{map[string]any{"id": itemID(id), "price": sub.price.object()}}}
+	}
 	*sub = after
-	s.changed(sub, s.now(), previous)
+	if due.lines != nil {
+		s.bill(sub, "subscription_update", "open", now, due.lines...)
+	}
+	s.changed(sub, now, previous)
+	if due.lines != nil {
+		s.invoiced(sub, "invoice.created", now)
+		s.charge(sub, now)
+	}
 	return found(s.view(sub, f.list("expand")))
 }
 
