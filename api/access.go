@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"termkeeper/internal/access"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 	"termkeeper/internal/telemetry"
@@ -22,8 +22,15 @@ const (
 	maxChecks      = 1000
 )
 
+// AccessReader is access.Reader or access.Cached.
+type AccessReader interface {
+	// Holdings is what the users have, with an instant of the database's clock that is not before the call. What it returns
+	// is not written to.
+	Holdings(ctx context.Context, userIDs []string) (map[string][]subscription.Holding, time.Time, error)
+}
+
 type accessRoutes struct {
-	reader  *access.Reader
+	reader  AccessReader
 	history *store.Store // for questions about the past
 	metrics *telemetry.Metrics
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
-	"termkeeper/internal/access"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
@@ -22,7 +21,7 @@ import (
 
 // Parts is what the API is made of.
 type Parts struct {
-	Access    *access.Reader
+	Access    AccessReader
 	Keys      *store.Store // on the pool of the access path: a key is looked up for each access check
 	Store     *store.Store // for all the rest
 	Webhooks  Webhooks
@@ -50,7 +49,7 @@ func New(p Parts) *Server {
 	p.Telemetry.Metrics.WatchSecrets(p.Webhooks.fingerprints())
 	s.echo.HTTPErrorHandler = answerProblem(p.Telemetry.Log)
 	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers, limitBodies)
-	keys := &keyring{store: p.Keys, known: map[[32]byte]knownKey{}}
+	keys := &keyring{store: p.Keys, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
 	for _, r := range routes(p) {
 		middleware := []echo.MiddlewareFunc{within(r.deadline)}
 		if r.role != public {

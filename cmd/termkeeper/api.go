@@ -108,6 +108,7 @@ type apiServer struct {
 	listener net.Listener
 	server   *api.Server
 	reader   *access.Reader
+	cached   *access.Cached // nil in strict mode
 	intake   *intake.Intake
 	payments *payment.Client // nil where no key is configured
 	pools    apiPools
@@ -117,11 +118,12 @@ type apiServer struct {
 
 type apiPools struct {
 	access, intake, rest *pgxpool.Pool
+	feed                 *pgxpool.Pool // of changes, for the cached access mode; nil in strict mode
 }
 
 // startAPI opens the pools, checks that the database is the right one and of the right schema, and serves.
 func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
-	pools, err := openAPIPools(ctx, o.config.DatabaseURL.Reveal())
+	pools, err := openAPIPools(ctx, o.config)
 	if err != nil {
 		return nil, databaseError(err)
 	}
@@ -144,10 +146,16 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 
 	a := &apiServer{listener: listener, pools: pools, failed: make(chan error, 1)}
 	a.reader = access.NewReader(store.New(pools.access))
+	var reader api.AccessReader = a.reader
+	if pools.feed != nil {
+		a.cached = access.NewCached(a.reader, store.New(pools.feed), o.log)
+		o.metrics.WatchAccessCache(func() telemetry.AccessCache { return telemetry.AccessCache(a.cached.Stats()) })
+		reader = a.cached
+	}
 	a.payments = paymentClient(o.config)
 	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics, a.payments), o.log)
 	a.server = api.New(api.Parts{
-		Access: a.reader, Keys: store.New(pools.access), Store: rest,
+		Access: reader, Keys: store.New(pools.access), Store: rest,
 		Webhooks: api.Webhooks{
 			Intake: a.intake, Secrets: o.config.WebhookKeys(),
 			Provider: api.Provider{Client: a.payments, Leeway: o.config.RenewalLeeway},
@@ -185,13 +193,13 @@ func paymentClient(c config.Config) *payment.Client {
 	return payment.NewClient(c.StripeAPIKey, c.StripeAPIBase)
 }
 
-// openAPIPools: the sum of the connections, 20, is what one API process takes of max_connections.
-func openAPIPools(ctx context.Context, databaseURL string) (apiPools, error) {
+// openAPIPools: the sum of the connections, 20 and one more in cached mode, is what one API process takes of max_connections.
+func openAPIPools(ctx context.Context, c config.Config) (apiPools, error) {
 	var p apiPools
 	var err error
 	open := func(to **pgxpool.Pool, o store.PoolOptions) {
 		if err == nil {
-			*to, err = store.Open(ctx, databaseURL, o)
+			*to, err = store.Open(ctx, c.DatabaseURL.Reveal(), o)
 		}
 	}
 	// Two readers and the look-ups of keys. The statements end before the deadline of an access check does.
@@ -200,6 +208,11 @@ func openAPIPools(ctx context.Context, databaseURL string) (apiPools, error) {
 	})
 	open(&p.intake, store.PoolOptions{Name: "termkeeper api intake", MaxConns: 6, StatementTimeout: 8 * time.Second, LockTimeout: 4 * time.Second})
 	open(&p.rest, store.PoolOptions{Name: "termkeeper api", MaxConns: 10, StatementTimeout: 8 * time.Second, LockTimeout: 3 * time.Second})
+	if c.AccessMode == config.AccessCached {
+		open(&p.feed, store.PoolOptions{
+			Name: "termkeeper api feed", MaxConns: 1, StatementTimeout: 3 * time.Second, LockTimeout: time.Second, GenericPlans: true, IndexScans: true,
+		})
+	}
 	if err != nil {
 		p.close()
 	}
@@ -207,7 +220,7 @@ func openAPIPools(ctx context.Context, databaseURL string) (apiPools, error) {
 }
 
 func (p apiPools) close() {
-	for _, pool := range []*pgxpool.Pool{p.access, p.intake, p.rest} {
+	for _, pool := range []*pgxpool.Pool{p.access, p.intake, p.rest, p.feed} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -271,6 +284,9 @@ func (a *apiServer) stop() error {
 	defer cancel()
 	err = errors.Join(err, a.intake.Drain(ctx))
 	a.payments.Close()
+	if a.cached != nil {
+		a.cached.Close()
+	}
 	a.reader.Close()
 	a.pools.close()
 	return err

@@ -42,12 +42,8 @@ func (c *Config) check(needs []Need) []error {
 	if err := address(c.OpsAddr); err != nil {
 		wrong("TERMKEEPER_OPS_ADDR %w", err)
 	}
-	switch c.AccessMode {
-	case AccessStrict:
-	case "cached":
-		wrong("TERMKEEPER_ACCESS_MODE=cached does not exist in this version; use strict")
-	default:
-		wrong("TERMKEEPER_ACCESS_MODE must be strict, not %q", c.AccessMode)
+	if c.AccessMode != AccessStrict && c.AccessMode != AccessCached {
+		wrong("TERMKEEPER_ACCESS_MODE must be strict or cached, not %q", c.AccessMode)
 	}
 	if c.RenewalLeeway < 0 {
 		wrong("TERMKEEPER_RENEWAL_LEEWAY must not be negative")

@@ -24,8 +24,11 @@ const (
 	Production  = "production"
 )
 
-// AccessStrict reads the database at each access check.
-const AccessStrict = "strict"
+// How access checks are answered: by reading the database at each, or from memory that a feed of changes keeps fresh.
+const (
+	AccessStrict = "strict"
+	AccessCached = "cached"
+)
 
 // Config is what the environment says. An empty variable counts as one that is not set.
 type Config struct {

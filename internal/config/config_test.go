@@ -44,7 +44,7 @@ func TestEverythingSet(t *testing.T) {
 	t.Parallel()
 	c, err := config.Load([]string{
 		"DATABASE_URL=" + databaseURL, "TERMKEEPER_ENV=production", "TERMKEEPER_HTTP_ADDR=[::1]:0", "TERMKEEPER_OPS_ADDR=:9191",
-		"TERMKEEPER_ACCESS_MODE=strict", "TERMKEEPER_RENEWAL_LEEWAY=90m", "TERMKEEPER_INSTANCE_ID=api-1",
+		"TERMKEEPER_ACCESS_MODE=cached", "TERMKEEPER_RENEWAL_LEEWAY=90m", "TERMKEEPER_INSTANCE_ID=api-1",
 		"STRIPE_API_KEY=rk_live_canary", "STRIPE_WEBHOOK_SECRETS=" + secretA + ", " + secretB, "SMTP_URL=smtps://u:canary-pass@mail:465",
 		"TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s", "TERMKEEPER_JOB_WEBHOOK_APPLY_EVERY=1m", "UNRELATED=1",
 	}, jobs, config.NeedDatabase, config.NeedWebhookSecrets)
@@ -53,6 +53,7 @@ func TestEverythingSet(t *testing.T) {
 	require.Equal(t, []string{secretA, secretB}, c.WebhookKeys(), "spaces around an entry are no part of it")
 	require.Equal(t, "smtps://u:canary-pass@mail:465", c.SMTPURL.Reveal())
 	require.Equal(t, 90*time.Minute, c.RenewalLeeway)
+	require.Equal(t, config.AccessCached, c.AccessMode)
 	require.Equal(t, "api-1", c.InstanceID)
 	require.True(t, c.Livemode())
 	require.Equal(t, map[string]time.Duration{"subscription-expiry": 2 * time.Second, "webhook-apply": time.Minute}, c.JobEvery)
@@ -63,7 +64,7 @@ func TestWrongValuesAreAllReportedByNameAndWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	_, err := config.Load([]string{
 		"DATABASE_URL=mysql://user:canary@host/db", "TERMKEEPER_ENV=prod", "TERMKEEPER_HTTP_ADDR=8080", "TERMKEEPER_OPS_ADDR=127.0.0.1:99999",
-		"TERMKEEPER_ACCESS_MODE=cached", "TERMKEEPER_RENEWAL_LEEWAY=soon", "TERMKEEPER_INSTANCE_ID=two words",
+		"TERMKEEPER_ACCESS_MODE=lax", "TERMKEEPER_RENEWAL_LEEWAY=soon", "TERMKEEPER_INSTANCE_ID=two words",
 		"STRIPE_API_KEY=sk_live_canary x", "STRIPE_WEBHOOK_SECRETS=short_canary, ," + secretA, "SMTP_URL=http://u:canary@mail",
 		"TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=1500ms", "TERMKEEPER_JOB_NOTHING_EVERY=2s",
 	}, jobs, config.NeedDatabase)
@@ -71,7 +72,7 @@ func TestWrongValuesAreAllReportedByNameAndWithoutSecrets(t *testing.T) {
 	lines := strings.Split(err.Error(), "\n")
 	for _, want := range []string{
 		"DATABASE_URL is not a PostgreSQL URL", "TERMKEEPER_ENV must be", "TERMKEEPER_HTTP_ADDR must be", "TERMKEEPER_OPS_ADDR must have a port",
-		"TERMKEEPER_ACCESS_MODE=cached does not exist in this version; use strict", "TERMKEEPER_RENEWAL_LEEWAY must be a duration",
+		`TERMKEEPER_ACCESS_MODE must be strict or cached, not "lax"`, "TERMKEEPER_RENEWAL_LEEWAY must be a duration",
 		"TERMKEEPER_INSTANCE_ID must have", "STRIPE_API_KEY must not contain spaces",
 		"STRIPE_WEBHOOK_SECRETS has an entry with fewer than 24 characters (number 1)", "STRIPE_WEBHOOK_SECRETS has a blank entry (number 2)",
 		"SMTP_URL must look like", "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY must be whole seconds", "TERMKEEPER_JOB_NOTHING_EVERY names no job",

@@ -31,6 +31,23 @@ func Scans() []Scan {
 		{"trim empty runs", trimEmptyRuns, "job_runs", "job_runs_empty", []any{"job"}},
 		{"trim runs", trimRuns, "job_runs", "job_runs_recent", []any{"job"}},
 		{"recent runs", recentRuns, "job_runs", "job_runs_recent", []any{"job", timestamptz(now), "", 10}},
+		{"drop keys", dropKeys, "idempotency_keys", "idempotency_keys_age", []any{now, KeyRetention, 1000}},
+		{"empty payloads", emptyPayloads, "payment_webhook_events", "payment_webhook_events_full", []any{now, PayloadRetention, 1000}},
+		{"drop events", dropEvents, "payment_webhook_events", "payment_webhook_events_emptied", []any{now, EventRetention, 1000}},
+		{"past terms by user", pastHoldings, "subscription_events", "subscription_events_user", []any{[]string{"u"}, []time.Time{now}}},
+		{"past terms of a subscription", pastHoldings, "subscription_events", "subscription_events_history", []any{[]string{"u"}, []time.Time{now}}},
 		{"close overdue runs", closeOverdueRuns, "job_runs", "job_runs_open", []any{"job", "run"}},
 	}
 }
+
+const NearEnds = nearEnds
+
+func ReminderArgs(now time.Time) []any {
+	at, id := ExpiryCursor{}.args()
+	return []any{now, at, id, 1000}
+}
+
+const (
+	ChangesSince      = changesSince
+	TrimAccessChanges = trimAccessChanges
+)

@@ -31,6 +31,9 @@ type PoolOptions struct {
 	// GenericPlans plans each statement once for all values. For a short list of values PostgreSQL would plan anew each
 	// time, which takes longer than the statement: right where every value asks for the same plan.
 	GenericPlans bool
+	// IndexScans reads no table as a whole where there is an index: right where a few rows are wanted of a table that may
+	// have grown since the plan was made.
+	IndexScans bool
 }
 
 // Open makes a pool and proves with one round trip that the database answers.
@@ -59,6 +62,10 @@ func OpenLazy(ctx context.Context, databaseURL string, o PoolOptions) (*pgxpool.
 	params["timezone"] = "UTC"
 	if o.GenericPlans {
 		params["plan_cache_mode"] = "force_generic_plan"
+	}
+	if o.IndexScans {
+		params["enable_seqscan"] = "off"
+		params["jit"] = "off" // a plan that has to scan all the same counts as very dear, and would be compiled
 	}
 	params["statement_timeout"] = milliseconds(o.StatementTimeout)
 	params["lock_timeout"] = milliseconds(o.LockTimeout)
