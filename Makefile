@@ -10,7 +10,7 @@ SLOW_PACKAGES = /(cmd/termkeeper|e2e|internal/devstack)$$
 RACE_PACKAGES = ./internal/access/... ./internal/intake/... ./internal/simulator/... ./api/...
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short race lint bench vuln
+.PHONY: help run build test test-short race lint tctl-check bench vuln
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ lint: ## check format, house rules and determinism of the workflows
 	GOOS=darwin $(GO) vet ./internal/devstack/...
 	$(TOOL) golangci-lint run
 	$(TOOL) workflowcheck ./workflows/...
+
+tctl-check: ## build the old CLI tctl (minutes) and run its part of docs/operations.md
+	$(GO) build -C tools/tctl -o ../../bin/tctl tool
+	TERMKEEPER_TCTL_BINARY=$(CURDIR)/bin/tctl $(WITH_STACK) $(GO) test -timeout 10m ./e2e -run TestCookbook
 
 bench: ## measure against the limits of this machine; prints one table
 	$(GO) run ./bench $(ARGS)

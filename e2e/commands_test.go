@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -186,10 +187,37 @@ func TestEnvironmentsDoNotMix(t *testing.T) {
 	t.Parallel()
 	s := newSystemWithJobs(t)
 	s.startAPI(t)
-	for _, command := range []string{"api", "worker"} {
-		requireSentences(t, s.program("TERMKEEPER_ENV=staging").run(t, command), exitNo, "development", "staging", "TERMKEEPER_ENV")
+	s.program().reaching(t, "schedules", "apply")
+	staging := s.program("TERMKEEPER_ENV=staging")
+	for _, args := range [][]string{{"api"}, {"worker"}, {"migrate", "up"}, {"migrate", "down"}, {"apikey", "list"}, {"apikey", "create", "--role", "admin", "--name", "x"}} {
+		requireSentences(t, staging.run(t, args...), exitNo, "development", "staging", "TERMKEEPER_ENV")
 	}
+	requireSentences(t, staging.run(t, "schedules", "apply"), exitNo, "development", "staging")
 	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM environment WHERE name = 'development'`))
+	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM api_keys`))
+}
+
+// A copy of a database is moved to another environment as docs/operations.md says: nothing that waited to be told is told.
+func TestDatabaseMovesToAnotherEnvironment(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.plan(t)
+	api := s.startAPI(t)
+	gone := api.subscribe(t, "u_1", now().Add(day))
+	api.stops(t, syscall.SIGTERM)
+	s.exec(t, `INSERT INTO outbox (topic, dedupe_key, subscription_id, user_id) VALUES ('access.ended', 'waits', $1, 'u_1'), ('access.ended', 'sending', $1, 'u_1')`, gone.ID)
+	s.exec(t, `INSERT INTO deliveries (outbox_id, channel, target, topic, message_id, status, leased_until, lease_owner)
+		SELECT id, 'email', 'a@example.com', topic, dedupe_key, 'sending', now(), 'x' FROM outbox WHERE dedupe_key = 'sending'`)
+
+	s.exec(t, fenced(t, "sql", "## Environments"))
+	staging := s.program("TERMKEEPER_ENV=staging")
+	moved := s.launchAPI(t, staging)
+	moved.want(t, http.StatusUnauthorized, http.MethodGet, "/v1/plans", nil)
+	moved.key = strings.TrimSpace(staging.done(t, "apikey", "create", "--role", "admin", "--name", "staging"))
+	moved.want(t, http.StatusOK, http.MethodGet, "/v1/plans", nil)
+	requireSentences(t, s.program().run(t, "api"), exitNo, "staging")
+	require.Zero(t, s.count(t, `SELECT count(*) FROM outbox WHERE status = 'pending'`))
+	require.Zero(t, s.count(t, `SELECT count(*) FROM deliveries WHERE status IN ('pending', 'sending')`))
 }
 
 // Only the build for the tests can be told to kill itself.

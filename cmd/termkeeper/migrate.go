@@ -34,6 +34,9 @@ func migrateUpCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := checkEnvironment(cmd.Context(), c, "migrate"); err != nil {
+				return err
+			}
 			applied, err := migrations.Up(cmd.Context(), c.DatabaseURL.Reveal())
 			for _, file := range applied {
 				_, _ = fmt.Fprintln(p.stdout, "applied", file) // the error below is the one that matters
@@ -97,6 +100,9 @@ func migrateDownCommand(p *program) *cobra.Command {
 			}
 			if c.Environment == config.Production && !force {
 				return errors.New("taking a migration back drops its data: in production give --force if you mean it")
+			}
+			if err := checkEnvironment(cmd.Context(), c, "migrate"); err != nil {
+				return err
 			}
 			undone, err := migrations.Down(cmd.Context(), c.DatabaseURL.Reveal())
 			if err != nil {

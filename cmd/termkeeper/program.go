@@ -101,14 +101,12 @@ func exitCode(err error) int {
 	}
 }
 
-// openStore opens a small pool for one command and checks that the schema is not older than the program. The caller
-// closes the pool.
+// openStore opens a small pool for one command and checks that the database is of the program's environment and that its
+// schema is not older than the program. The caller closes the pool.
 func openStore(ctx context.Context, c config.Config, name string) (*store.Store, *pgxpool.Pool, error) {
-	pool, err := store.Open(ctx, c.DatabaseURL.Reveal(), store.PoolOptions{
-		Name: "termkeeper " + name, MaxConns: 2, StatementTimeout: 30 * time.Second, LockTimeout: 5 * time.Second,
-	})
+	pool, err := openPool(ctx, c, name)
 	if err != nil {
-		return nil, nil, databaseError(err)
+		return nil, nil, err
 	}
 	s := store.New(pool)
 	if err := checkSchema(ctx, s); err != nil {
@@ -116,6 +114,31 @@ func openStore(ctx context.Context, c config.Config, name string) (*store.Store,
 		return nil, nil, err
 	}
 	return s, pool, nil
+}
+
+// openPool is openStore for commands that need no schema. It claims no new database.
+func openPool(ctx context.Context, c config.Config, name string) (*pgxpool.Pool, error) {
+	pool, err := store.Open(ctx, c.DatabaseURL.Reveal(), store.PoolOptions{
+		Name: "termkeeper " + name, MaxConns: 2, StatementTimeout: 30 * time.Second, LockTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		return nil, databaseError(err)
+	}
+	if err := store.New(pool).CheckEnvironment(ctx, c.Environment); err != nil {
+		pool.Close()
+		return nil, databaseError(err)
+	}
+	return pool, nil
+}
+
+// checkEnvironment refuses a database of another environment.
+func checkEnvironment(ctx context.Context, c config.Config, name string) error {
+	pool, err := openPool(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	pool.Close()
+	return nil
 }
 
 // checkSchema refuses a database that lacks migrations of this program. A newer one is fine: while a new version is

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -23,6 +24,26 @@ func (s *Store) ClaimEnvironment(ctx context.Context, name string) error {
 			return fmt.Errorf("reading which environment the database belongs to: %w", err)
 		}
 	}
+	return sameEnvironment(owner, name)
+}
+
+const readEnvironment = `SELECT name FROM environment`
+
+// CheckEnvironment refuses a database that belongs to another environment than name, and claims none. A database without an
+// owner, or without a schema yet, is taken.
+func (s *Store) CheckEnvironment(ctx context.Context, name string) error {
+	var owner string
+	err := notFound(s.pool.QueryRow(ctx, readEnvironment).Scan(&owner))
+	if errors.Is(err, ErrNotFound) || sqlState(err) == codeUndefinedTable {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading which environment the database belongs to: %w", err)
+	}
+	return sameEnvironment(owner, name)
+}
+
+func sameEnvironment(owner, name string) error {
 	if owner != name {
 		return fmt.Errorf("the database belongs to the environment %s, this process to %s: set TERMKEEPER_ENV or DATABASE_URL right", owner, name)
 	}
