@@ -70,7 +70,10 @@ func (s *Store) ApplyTruth(ctx context.Context, t Truth, leeway time.Duration) (
 	err := s.againOnConflict(ctx, func(tx pgx.Tx) error {
 		var err error
 		after, skip, err = applyTruth(ctx, tx, t, leeway)
-		return err
+		if err != nil || after.ID == "" {
+			return err
+		}
+		return finishClaim(ctx, tx, after)
 	})
 	if err != nil {
 		return after, skip, fmt.Errorf("applying what the provider says of %s: %w", t.Provider.ExternalID, err)
