@@ -3,6 +3,8 @@ package intake
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -65,8 +67,14 @@ func (in *Intake) ask(ctx context.Context, ids []string) map[string]answer {
 }
 
 // askOne returns an error when there was no answer at all.
-func (in *Intake) askOne(ctx context.Context, id string) (answer, error) {
+func (in *Intake) askOne(ctx context.Context, id string) (a answer, err error) {
 	began := time.Now().UTC()
+	defer func() {
+		if p := recover(); p != nil {
+			a, err = answer{}, fmt.Errorf("asking panicked: %v", p)
+			in.log.Error("asking the provider panicked", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
 	provider, asked, err := in.settings.Fetch(ctx, id)
 	var none *payment.NoAnswerError
 	switch {

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bench struct {
 	t      *testing.T
 	pool   *pgxpool.Pool
+	store  *store.Store
 	intake *intake.Intake
 	drain  func()
 }
@@ -38,7 +39,7 @@ func benchWith(t *testing.T, settings intake.Settings) *bench {
 	pool := storetest.New(t)
 	_, err := pool.Exec(t.Context(), `INSERT INTO plans (key, stripe_price_ids) VALUES ('pro', '{price_1}')`)
 	require.NoError(t, err)
-	b := &bench{t: t, pool: pool, intake: intake.New(store.New(pool), settings, zap.NewNop())}
+	b := &bench{t: t, pool: pool, store: store.New(pool), intake: intake.New(store.New(pool), settings, zap.NewNop())}
 	b.drain = sync.OnceFunc(func() { require.NoError(t, b.intake.Drain(context.WithoutCancel(t.Context()))) })
 	t.Cleanup(b.drain)
 	return b
