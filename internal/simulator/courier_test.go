@@ -308,6 +308,46 @@ func TestControlEndpoints(t *testing.T) {
 	call(t, http.MethodPost, base+"events/evt_none/resend", "application/json", ``, http.StatusNotFound)
 }
 
+// Events of another API version, and of the newer kind without an object.
+func TestWebhooksOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	sim := start(t, simulator.Options{})
+	told(t, sim, simulator.Endpoint{URL: r.URL, Secret: secret, Shape: simulator.Shape2025, APIVersion: "2031-01-01.tomorrow"})()
+	require.Equal(t, "2031-01-01.tomorrow", r.wait(t, sim, 1)[0].version)
+	steer(t, sim, "thin-events", `{"type":"v1.billing.meter.no_meter_found","object_id":"mtr_1"}`)
+	thin := r.wait(t, sim, 2)[1]
+	require.True(t, thin.signed)
+	require.Empty(t, thin.version)
+	list := call(t, http.MethodGet, sim.StripeURL()+"/v1/events?limit=1", "", "", http.StatusOK)
+	require.NotEqual(t, thin.id, list["data"].([]any)[0].(map[string]any)["id"], "the list has none of the newer kind")
+}
+
+// What tests do by methods, people do by endpoints.
+func TestControlOfTheRESTAPI(t *testing.T) {
+	t.Parallel()
+	sim := start(t, simulator.Options{})
+	sub := subscribe(t, sim)()
+	base := sim.StripeURL()
+	steer(t, sim, "faults", `{"kind":"status_429","count":-1,"method":"GET","path":"/v1/subscriptions/","retry_after":3}`)
+	call(t, http.MethodGet, base+"/v1/subscriptions/"+sub, "", "", http.StatusTooManyRequests)
+	call(t, http.MethodDelete, base+"/_sim/rest-faults", "", "", http.StatusOK)
+	price := call(t, http.MethodGet, base+"/v1/subscriptions/"+sub, "", "", http.StatusOK)["plan"].(map[string]any)["id"].(string)
+	require.NotEmpty(t, call(t, http.MethodGet, base+"/_sim/calls", "", "", http.StatusOK)["data"])
+	call(t, http.MethodPost, base+"/_sim/faults", "application/json", `{"kind":"delay","path":"/v1/"}`, http.StatusBadRequest)
+
+	session := ask(t, sim, "checkout/sessions", url.Values{
+		"mode": {"subscription"}, "success_url": {"https://shop.example/ok"}, "line_items[0][price]": {price}, "customer_email": {"mei@example.com"},
+		"subscription_data[trial_period_days]": {"7"},
+	})
+	done := steer(t, sim, "checkout-sessions/"+session+"/complete", `{"name":"Mei Lin"}`)
+	customer := call(t, http.MethodGet, base+"/v1/customers/"+done["customer"].(string), "", "", http.StatusOK)
+	require.Equal(t, "mei@example.com", customer["email"])
+	require.Equal(t, "trialing", call(t, http.MethodGet, base+"/v1/subscriptions/"+done["subscription"].(string), "", "", http.StatusOK)["status"])
+	require.Equal(t, "no_payment_required", call(t, http.MethodGet, base+"/v1/checkout/sessions/"+session, "", "", http.StatusOK)["payment_status"])
+	call(t, http.MethodPost, base+"/_sim/checkout-sessions/"+session+"/complete", "application/json", `{}`, http.StatusNotFound)
+}
+
 func TestRESTNeedsAKey(t *testing.T) {
 	t.Parallel()
 	sim := start(t, simulator.Options{})

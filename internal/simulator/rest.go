@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +99,7 @@ func (s *stripe) serve(w http.ResponseWriter, r *http.Request, handle func(form,
 		writeJSON(w, refusal(http.StatusBadRequest, "", "", "Invalid request body."))
 		return
 	}
-	call := Call{Method: r.Method, Path: r.URL.Path, Body: url.Values(r.Form).Encode(), Key: r.Header.Get("Idempotency-Key")}
+	call := Call{Method: r.Method, Path: r.URL.Path, Body: r.Form.Encode(), Key: r.Header.Get("Idempotency-Key")}
 	said, repeated, fault := s.answer(call, func() answer { return handle(form(r.Form), r.PathValue("id")) })
 	// The provider's Date is what tells how new a fetched object is.
 	w.Header().Set("Date", said.date.Format(http.TimeFormat))
