@@ -4,12 +4,20 @@
 
 -- +goose NO TRANSACTION
 -- +goose Up
+ALTER TABLE subscriptions ADD COLUMN IF NOT EXISTS reminder_boundary timestamptz, ADD COLUMN IF NOT EXISTS reminder_at timestamptz;
+COMMENT ON COLUMN subscriptions.reminder_boundary IS 'The access_until for which reminder_at holds. Where it is another one, the end was moved and the reminders begin anew; so no writer of terms needs to know of them.';
+COMMENT ON COLUMN subscriptions.reminder_at IS 'When the job subscription-reminders looks at the row next; infinity when this end needs no more reminder. The ledger of what was told is the history.';
+
 -- These wait for transactions that began before them, not for readers and writers, so they may wait long.
 SET lock_timeout = '60s';
 DROP INDEX CONCURRENTLY IF EXISTS subscriptions_ending;
 CREATE INDEX CONCURRENTLY subscriptions_ending ON subscriptions (access_until, id)
-    WHERE status IN ('trialing', 'active', 'past_due') AND held_at IS NULL AND leeway_until IS NULL;
-COMMENT ON INDEX subscriptions_ending IS 'What ends without renewing by itself. A row that was marked as expired gets no entry here, so the expiry pays nothing for it.';
+    WHERE status IN ('trialing', 'active', 'past_due') AND held_at IS NULL AND leeway_until IS NULL AND reminder_boundary IS DISTINCT FROM access_until;
+COMMENT ON INDEX subscriptions_ending IS 'What ends without renewing by itself and was not looked at yet. A row that was marked as expired gets no entry here, so the expiry pays nothing for it.';
+
+DROP INDEX CONCURRENTLY IF EXISTS subscriptions_reminder;
+CREATE INDEX CONCURRENTLY subscriptions_reminder ON subscriptions (reminder_at, id)
+    WHERE status IN ('trialing', 'active', 'past_due') AND held_at IS NULL AND leeway_until IS NULL AND reminder_boundary = access_until;
 
 DROP INDEX CONCURRENTLY IF EXISTS deliveries_due_urgent;
 CREATE INDEX CONCURRENTLY deliveries_due_urgent ON deliveries (next_attempt_at, id)
@@ -34,4 +42,6 @@ $$ SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
         PLACING substring(int8send((extract(epoch FROM t) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid $$;
 -- +goose StatementEnd
 DROP INDEX IF EXISTS deliveries_due_urgent;
+DROP INDEX IF EXISTS subscriptions_reminder;
 DROP INDEX IF EXISTS subscriptions_ending;
+ALTER TABLE subscriptions DROP COLUMN IF EXISTS reminder_at, DROP COLUMN IF EXISTS reminder_boundary;

@@ -36,6 +36,7 @@ const (
 	JobWebhookApply       = "webhook-apply"
 	JobOutboxDelivery     = "outbox-delivery"
 	JobIdempotencyCleanup = "idempotency-cleanup"
+	JobReminders          = "subscription-reminders"
 )
 
 // Catalog is the table of jobs.
@@ -61,6 +62,11 @@ func Catalog() []Job {
 			ID: JobIdempotencyCleanup, Workflow: "CleanUpIdempotencyKeys", Run: CleanUpIdempotencyKeys, Queue: QueueOperations,
 			Every: time.Minute, Offset: 41 * time.Second, Budget: time.Minute, Batch: 1000, MaxBatch: 5000,
 			Summary: "Removes idempotency keys after a day, bodies of events after 30 days and events after a year.",
+		},
+		{
+			ID: JobReminders, Workflow: "RemindSubscriptions", Run: RemindSubscriptions, Queue: QueueSubscriptions,
+			Every: 5 * time.Minute, Offset: 137 * time.Second, Budget: 2 * time.Minute, Batch: 1000, MaxBatch: 5000,
+			Summary: "Tells seven, three and one day before an end that nothing will renew, by the user's calendar, once per end.",
 		},
 	}
 	for i := range jobs {

@@ -55,6 +55,7 @@ func TestCatalog(t *testing.T) {
 		require.Contains(t, string(docs), "## "+job.ID, "docs/jobs.md has no section")
 	}
 	require.Equal(t, store.JobExpiry, workflows.JobSubscriptionExpiry)
+	require.Equal(t, store.JobReminders, workflows.JobReminders)
 }
 
 func TestInputOfARunCanBeReadByAPerson(t *testing.T) {

@@ -30,6 +30,7 @@ func environment(t *testing.T) *testsuite.TestWorkflowEnvironment {
 // activityName is what histories call the activity of a job. A method that is renamed makes runs under way fail.
 var activityName = map[string]string{ //nolint:gochecknoglobals // a constant table
 	workflows.JobSubscriptionExpiry: "Expire", workflows.JobWebhookApply: "Apply", workflows.JobOutboxDelivery: "Deliver",
+	workflows.JobReminders:          "Remind",
 	workflows.JobIdempotencyCleanup: "CleanUpKeys",
 }
 

@@ -28,6 +28,8 @@ func Scans() []Scan {
 		{"claim deliveries in order", claimDeliveries, "deliveries", "deliveries_order", []any{now, ChannelEmail, 16, time.Minute, "owner"}},
 		{"take deliveries over", takeOverDeliveries, "deliveries", "deliveries_leases", []any{now}},
 		{"next outbox work", nextOutboxWork, "outbox", "outbox_pending", nil},
+		{"ends that have come near", nearEnds, "subscriptions", "subscriptions_ending", []any{now, 1000}},
+		{"next looks", nearEnds, "subscriptions", "subscriptions_reminder", []any{now, 1000}},
 		{"trim empty runs", trimEmptyRuns, "job_runs", "job_runs_empty", []any{"job"}},
 		{"trim runs", trimRuns, "job_runs", "job_runs_recent", []any{"job"}},
 		{"recent runs", recentRuns, "job_runs", "job_runs_recent", []any{"job", timestamptz(now), "", 10}},
@@ -38,13 +40,6 @@ func Scans() []Scan {
 		{"past terms of a subscription", pastHoldings, "subscription_events", "subscription_events_history", []any{[]string{"u"}, []time.Time{now}}},
 		{"close overdue runs", closeOverdueRuns, "job_runs", "job_runs_open", []any{"job", "run"}},
 	}
-}
-
-const NearEnds = nearEnds
-
-func ReminderArgs(now time.Time) []any {
-	at, id := ExpiryCursor{}.args()
-	return []any{now, at, id, 1000}
 }
 
 const (

@@ -61,6 +61,17 @@ func (e Ending) DueReminder(at time.Time) (due Bucket, passed []Bucket, found bo
 	return due, passed, found
 }
 
+// NextLook is when the next bucket begins after the instant at; Forever when there is none.
+func (e Ending) NextLook(at time.Time) time.Time {
+	next := Forever
+	for _, b := range Buckets() {
+		if reached := e.ReachedAt(b); reached.After(at) {
+			next = reached // the farther ones come first
+		}
+	}
+	return next
+}
+
 // ReachedAt is when the bucket begins: at the time of day of the end, by the user's clock, so many calendar days before.
 // A day on which the clock is moved has 23, 25 or any other number of hours. A time of day that is left out or comes
 // twice then is read as package time reads it, which is off by the move at most.
