@@ -19,9 +19,12 @@ var (
 	idPlaces     = []place{{"id"}, {}} // an expanded object, or its bare id
 	// An invoice: from basil on its parent names the subscription, and so does each line.
 	invoiceSubscriptionPlaces = []place{
-		{"parent", "subscription_details", "subscription", "id"}, {"parent", "subscription_details", "subscription"},
-		{"subscription", "id"}, {"subscription"},
-		{"lines", "data", "*", "parent", "subscription_item_details", "subscription"}, {"lines", "data", "*", "subscription"},
+		{"parent", "subscription_details", "subscription", "id"},
+		{"parent", "subscription_details", "subscription"},
+		{"subscription", "id"},
+		{"subscription"},
+		{"lines", "data", "*", "parent", "subscription_item_details", "subscription"},
+		{"lines", "data", "*", "subscription"},
 	}
 	prorationPlaces = []place{{"parent", "subscription_item_details", "proration"}, {"parent", "invoice_item_details", "proration"}, {"proration"}}
 	// A checkout session: what the customer typed in counts before what the session was made with.
@@ -45,23 +48,32 @@ func decode(raw json.RawMessage) (node, error) {
 
 // all returns the values at a place, in their order.
 func (n node) all(p place) []node {
-	if len(p) == 0 {
-		return []node{n}
-	}
-	if p[0] == "*" {
-		list, _ := n.value.([]any)
-		var found []node
-		for _, element := range list {
-			found = append(found, node{element}.all(p[1:])...)
+	found := []node{n}
+	for _, key := range p {
+		var next []node
+		for _, holder := range found {
+			next = append(next, holder.under(key)...)
 		}
-		return found
+		found = next
+	}
+	return found
+}
+
+// under returns what a key leads to: for "*" every element of a list.
+func (n node) under(key string) []node {
+	if key == "*" {
+		list, _ := n.value.([]any)
+		elements := make([]node, len(list))
+		for i, element := range list {
+			elements[i] = node{element}
+		}
+		return elements
 	}
 	object, _ := n.value.(map[string]any)
-	value, ok := object[p[0]]
-	if !ok || value == nil {
-		return nil
+	if value, ok := object[key]; ok && value != nil {
+		return []node{{value}}
 	}
-	return node{value}.all(p[1:])
+	return nil
 }
 
 // at returns the value under the keys, or an empty node.
