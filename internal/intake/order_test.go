@@ -3,7 +3,6 @@ package intake_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -200,7 +199,7 @@ func TestOrdersOfALife(t *testing.T) {
 						rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 					}
 					shuffled = append(shuffled, shuffled[rand.IntN(len(shuffled))])
-					require.JSONEq(t, want, b.hear(shuffled, i%2 == 1), fmt.Sprintf("order %d: %s", i, shuffled))
+					require.JSONEq(t, want, b.hear(shuffled, i%2 == 1), "order %d: %s", i, shuffled)
 				}
 			})
 		}

@@ -108,7 +108,6 @@ func (in *Intake) settle(ctx context.Context, list []asking) (Tally, error) {
 		})
 	}
 	s.answers = in.ask(ctx, s.asked())
-	failpoint.Hit("settle_after_fetch")
 	for _, id := range s.order {
 		if err := s.question(ctx, id, *s.questions[id]); err != nil {
 			return s.tally, err
