@@ -127,6 +127,10 @@ func (c *Client) call(ctx context.Context, method, id string, timeout time.Durat
 	if err != nil {
 		return Answer{}, nil, classify(err)
 	}
+	if got.LastResponse.Header.Get("Idempotent-Replayed") == "true" {
+		// It says what held when the key came first, up to a day ago, under the Date of now.
+		return c.fetch(ctx, id)
+	}
 	raw := got.LastResponse.RawJSON
 	provider, err := Subscription(raw)
 	if err != nil || provider.ExternalID != id {

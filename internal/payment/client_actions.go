@@ -3,6 +3,7 @@ package payment
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 
@@ -18,6 +19,13 @@ func (c *Client) CancelNow(ctx context.Context, id, key string) (Answer, error) 
 	params := &stripe.SubscriptionCancelParams{}
 	params.SetIdempotencyKey(key)
 	answer, _, err := c.call(ctx, http.MethodDelete, id, actionTimeout, params)
+	var refused *RefusalError
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		// Stripe keeps no key for a deletion: one that is canceled already, perhaps by a call whose answer was lost, is a 404.
+		if now, _, unknown := c.fetch(ctx, id); unknown == nil && now.Provider.Status == "canceled" {
+			return now, nil
+		}
+	}
 	return answer, err
 }
 
@@ -35,10 +43,13 @@ func (c *Client) Uncancel(ctx context.Context, id, key string) (Answer, error) {
 		return Answer{}, err
 	}
 	params := &stripe.SubscriptionParams{}
-	if now.Provider.CancelAtPeriodEnd || now.Provider.CancelAt.IsZero() {
+	switch {
+	case now.Provider.CancelAtPeriodEnd:
 		params.CancelAtPeriodEnd = stripe.Bool(false)
-	} else {
+	case !now.Provider.CancelAt.IsZero():
 		params.AddExtra("cancel_at", "") // empty clears it
+	default:
+		return now, nil // a call whose answer was lost has cleared it; with its key nothing else may be asked
 	}
 	return c.update(ctx, id, key, params)
 }
