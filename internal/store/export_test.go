@@ -30,6 +30,8 @@ func Scans() []Scan {
 		{"next outbox work", nextOutboxWork, "outbox", "outbox_pending", nil},
 		{"ends that have come near", nearEnds, "subscriptions", "subscriptions_ending", []any{now, 1000}},
 		{"next looks", nearEnds, "subscriptions", "subscriptions_reminder", []any{now, 1000}},
+		{"events of an object", eventsOfObject, "payment_webhook_events", "payment_webhook_events_subscription", []any{"sub_1", 10}},
+		{"subscriptions of a customer", subscriptionsOfCustomer, "subscriptions", "subscriptions_customer", []any{"cus_1"}},
 		{"trim empty runs", trimEmptyRuns, "job_runs", "job_runs_empty", []any{"job"}},
 		{"trim runs", trimRuns, "job_runs", "job_runs_recent", []any{"job"}},
 		{"recent runs", recentRuns, "job_runs", "job_runs_recent", []any{"job", timestamptz(now), "", 10}},
