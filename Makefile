@@ -38,11 +38,18 @@ lint: ## check format, house rules and determinism of the workflows
 	$(GO) vet -C deploy ./...
 	GOOS=darwin $(GO) vet ./internal/devstack/...
 	$(TOOL) golangci-lint run
+	cd deploy && $(GO) tool -modfile=../tools/go.mod golangci-lint run
 	$(TOOL) workflowcheck ./workflows/...
 
 tctl-check: ## build the old CLI tctl (minutes) and run its part of docs/operations.md
 	$(GO) build -C tools/tctl -o ../../bin/tctl tool
 	TERMKEEPER_TCTL_BINARY=$(CURDIR)/bin/tctl $(WITH_STACK) $(GO) test -timeout 10m ./e2e -run TestCookbook
+
+generate: ## write the Go client from api/openapi.yaml
+	$(TOOL) oapi-codegen -config client/codegen/config.yaml api/openapi.yaml
+
+fuzz: ## send 100,000 random requests to the API; FUZZ_REQUESTS and FUZZ_SEED change that
+	$(WITH_STACK) env FUZZ_REQUESTS=$${FUZZ_REQUESTS:-100000} $(GO) test -timeout 60m -count 1 -v -run TestNonsenseBreaksNothing ./api
 
 bench: ## measure against the limits of this machine; prints one table
 	$(GO) run ./bench $(ARGS)

@@ -77,6 +77,7 @@ func newSystemOn(t *testing.T, pool, served *pgxpool.Pool) *system {
 		Access: reader, Keys: store.New(served), Store: store.New(served), Webhooks: Webhooks{Intake: in, Secrets: []string{secretNew, secretOld}},
 		Schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()), Telemetry: Telemetry{Log: log, Metrics: s.metrics},
 	})
+	s.server.http.Handler = holdToDocument(t, s.server.http.Handler)
 	return s
 }
 
@@ -151,7 +152,7 @@ func (s *system) ask(build func() *http.Request) answer {
 
 func (s *system) send(r *http.Request) answer {
 	recorder := httptest.NewRecorder()
-	s.server.Handler().ServeHTTP(recorder, r)
+	s.server.http.Handler.ServeHTTP(recorder, r)
 	return answer{recorder.Code, recorder.Header(), recorder.Body.Bytes()}
 }
 
