@@ -62,7 +62,8 @@ func (i identity) actor() string { return "apikey:" + i.name }
 // keyring looks keys up, with a memory for those that are good. Unknown keys are not remembered: an attacker could
 // fill the memory with them.
 type keyring struct {
-	store *store.Store
+	store   *store.Store
+	guesses *guesses
 
 	mu      sync.RWMutex
 	known   map[[sha256.Size]byte]knownKey
@@ -76,9 +77,9 @@ type knownKey struct {
 
 var errUnknownKey = problem(http.StatusUnauthorized, "unauthorized", "The key is unknown or revoked.")
 
-// identify is who has the key with this hash. errUnknownKey when nobody has; any other error means that the database
-// could not be asked.
-func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte) (identity, error) {
+// identify is who has the key with this hash. errUnknownKey when nobody has; a 429 when the address has guessed too often,
+// but not for a key that was good the last time; any other error means that the database could not be asked.
+func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte, address string) (identity, error) {
 	k.mu.RLock()
 	known, ok := k.known[hash]
 	k.mu.RUnlock()
@@ -89,7 +90,15 @@ func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte) (identit
 	found := k.lookups.DoChan(string(hash[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyDeadline)
 		defer cancel()
-		return k.ask(ctx, hash)
+		if ok { // it was good the last time
+			return k.ask(ctx, hash)
+		}
+		if !k.guesses.begin(address) {
+			return nil, tooManyGuesses()
+		}
+		who, err := k.ask(ctx, hash)
+		k.guesses.end(address, errors.Is(err, errUnknownKey))
+		return who, err
 	})
 	select {
 	case result := <-found:
@@ -137,7 +146,7 @@ func (k *keyring) requires(least role) echo.MiddlewareFunc {
 			if !ok {
 				return problem(http.StatusUnauthorized, "unauthorized", "Send a key: `Authorization: Bearer tk_…`.")
 			}
-			caller, err := k.identify(c.Request().Context(), secret.HashAPIKey(key))
+			caller, err := k.identify(c.Request().Context(), secret.HashAPIKey(key), remoteAddress(c.Request()))
 			if err != nil {
 				return err
 			}

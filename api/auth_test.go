@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +15,7 @@ import (
 )
 
 // publicRoutes is every route that may be used without a key.
-var publicRoutes = map[string]bool{"POST /v1/webhooks/stripe": true}
+var publicRoutes = map[string]bool{"POST /v1/webhooks/stripe": true, "GET /openapi.yaml": true, "GET /v1/openapi.yaml": true}
 
 // examplePath fills in the parameters of a route.
 func examplePath(path string) string {
@@ -27,7 +28,7 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 	s := newSystem(t)
 	registered := s.server.echo.Routes()
 	require.Len(t, registered, len(routes(Parts{})), "routes.go has every route of the router")
-	for _, r := range registered {
+	for i, r := range registered {
 		if publicRoutes[r.Method+" "+r.Path] {
 			continue
 		}
@@ -38,6 +39,7 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 		} {
 			a := s.ask(func() *http.Request {
 				request := httptest.NewRequestWithContext(t.Context(), r.Method, examplePath(r.Path), strings.NewReader("{}"))
+				request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i) // or it would guess too often
 				if authorization != "" {
 					request.Header.Set("Authorization", authorization)
 				}
@@ -106,16 +108,76 @@ func TestARevokedKeyStops(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, ask(), "it does not come back")
 }
 
+// TestGuessingKeysIsLimited: an address that guesses gets 429 for keys that are not known here, and nobody else does.
+func TestGuessingKeysIsLimited(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	ask := func(key, address string) answer {
+		return s.ask(func() *http.Request {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/access?user_id=u", nil)
+			r.Header.Set("Authorization", "Bearer "+key)
+			r.RemoteAddr = address
+			return r
+		})
+	}
+	require.Equal(t, http.StatusOK, ask(s.keys[roleAccess], "[2001:db8::1]:1").status)
+	limited := 0
+	for i := range 10 * guessesAtOnce {
+		a := ask(fmt.Sprintf("tk_guess%d", i), fmt.Sprintf("[2001:db8::%x]:1", i+1)) // one /64
+		if a.status == http.StatusTooManyRequests {
+			a.requireProblem(t, http.StatusTooManyRequests, "too_many_unknown_keys")
+			require.Equal(t, "1", a.header.Get("Retry-After"))
+			limited++
+			continue
+		}
+		a.requireProblem(t, http.StatusUnauthorized, "unauthorized")
+	}
+	require.Greater(t, limited, 3*guessesAtOnce)
+	require.Equal(t, http.StatusOK, ask(s.keys[roleAccess], "[2001:db8::1]:1").status, "a key that is known is not limited")
+	require.Equal(t, http.StatusUnauthorized, ask("tk_guess", "[2001:db8:0:1::1]:1").status)
+	require.Equal(t, http.StatusOK, ask(s.keys[roleAdmin], "192.0.2.1:1").status)
+	body := subscriptionEvent("evt_1", "u", time.Now())
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/webhooks/stripe", strings.NewReader(body))
+	r.RemoteAddr = "[2001:db8::1]:1"
+	s.send(r).requireProblem(t, http.StatusBadRequest, "bad_signature")
+
+	ring := &keyring{store: s.store, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
+	hash := secret.HashAPIKey(s.keys[roleAccess])
+	ring.known[hash] = knownKey{identity: identity{role: roleAccess}} // of long ago
+	for ring.guesses.begin("192.0.2.1") {
+		ring.guesses.end("192.0.2.1", true)
+	}
+	_, err := ring.identify(t.Context(), secret.NewAPIKey().Hash, "192.0.2.1")
+	require.Equal(t, http.StatusTooManyRequests, problemOf(err).Status)
+	_, err = ring.identify(t.Context(), hash, "192.0.2.1")
+	require.NoError(t, err, "a key that was good the last time is looked up whatever its address does")
+}
+
+func TestRemoteAddresses(t *testing.T) {
+	t.Parallel()
+	for remote, want := range map[string]string{
+		"192.0.2.7:80": "192.0.2.7", "[::ffff:192.0.2.7]:80": "192.0.2.7", "[2001:db8:1:2:3::4]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "pipe": "pipe",
+	} {
+		require.Equal(t, want, remoteAddress(&http.Request{RemoteAddr: remote}), remote)
+	}
+	g := newGuesses()
+	for i := range maxGuessers + 10 {
+		require.True(t, g.begin(fmt.Sprint(i)))
+		g.end(fmt.Sprint(i), true)
+	}
+	require.LessOrEqual(t, len(g.by), maxGuessers, "the memory has an end")
+}
+
 func TestKeysAreRememberedOnlyWhenGood(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	ring := &keyring{store: s.store, known: map[[32]byte]knownKey{}}
+	ring := &keyring{store: s.store, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
 	for range 3 {
-		_, err := ring.identify(t.Context(), secret.NewAPIKey().Hash)
+		_, err := ring.identify(t.Context(), secret.NewAPIKey().Hash, "192.0.2.1")
 		require.ErrorIs(t, err, errUnknownKey)
 	}
 	require.Empty(t, ring.known, "an attacker cannot fill the memory")
-	who, err := ring.identify(t.Context(), secret.HashAPIKey(s.keys[roleGateway]))
+	who, err := ring.identify(t.Context(), secret.HashAPIKey(s.keys[roleGateway]), "192.0.2.1")
 	require.NoError(t, err)
 	require.Equal(t, identity{role: roleGateway, id: who.id, name: "test-gateway"}, who)
 	require.NotEmpty(t, who.id)

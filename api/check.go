@@ -25,6 +25,13 @@ type fieldErrors []FieldError
 
 func (e *fieldErrors) add(pointer, detail string) { *e = append(*e, FieldError{pointer, detail}) }
 
+// notOneLine are characters that end a line, or let text show other than it reads: control characters, the separators of
+// lines and paragraphs, and the overrides of writing direction. Mail refuses them in its headers, so they are refused here,
+// where somebody can still put it right.
+func notOneLine(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
+}
+
 // line demands one line of at most most characters; required also that it says something.
 func (e *fieldErrors) line(pointer, value string, most int, required bool) {
 	switch {
@@ -32,8 +39,8 @@ func (e *fieldErrors) line(pointer, value string, most int, required bool) {
 		e.add(pointer, "is required")
 	case !utf8.ValidString(value):
 		e.add(pointer, "must be UTF-8")
-	case strings.ContainsFunc(value, unicode.IsControl):
-		e.add(pointer, "must not contain line breaks or other control characters")
+	case strings.ContainsFunc(value, notOneLine):
+		e.add(pointer, "must not contain line breaks, other control characters or marks that change the direction of writing")
 	case utf8.RuneCountInString(value) > most:
 		e.add(pointer, "is too long")
 	}
@@ -58,7 +65,7 @@ func (e fieldErrors) err() error {
 // email accepts a bare address. The display form "Name <a@b>" is refused: it would be read as two things.
 func (e *fieldErrors) email(pointer, value string) {
 	address, err := mail.ParseAddress(value)
-	if err != nil || address.Address != value || len(value) > 254 || strings.ContainsFunc(value, unicode.IsControl) {
+	if err != nil || address.Address != value || len(value) > 254 || strings.ContainsFunc(value, notOneLine) {
 		e.add(pointer, "must be an e-mail address like ada@example.org")
 	}
 }

@@ -118,17 +118,27 @@ func secureAnswers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// maxDiscard is how much of a body that nobody wants is read before the refusal is sent, in bytes. A connection that is
+// closed with unread data is reset, and the client may never see the answer.
+const maxDiscard = 4 << 20
+
 // limitBodies lets nobody read more than maxBody of a body, and nothing at all of one that says it is larger. Nothing is
 // decompressed.
 func limitBodies(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
+		sent := r.Body
 		if r.ContentLength > maxBody {
 			r.Body = tooLargeBody{r.Body}
 		} else if r.Body != nil && r.Body != http.NoBody {
 			r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, maxBody)
 		}
-		return next(c)
+		err := next(c)
+		// A client that asks first whether to send its body has not sent it, and reading would ask for it.
+		if err != nil && sent != nil && r.Header.Get("Expect") == "" {
+			_, _ = io.CopyN(io.Discard, sent, maxDiscard) // what cannot be read need not be
+		}
+		return err
 	}
 }
 

@@ -83,6 +83,8 @@ func problemOf(err error) *problemError {
 		return problem(http.StatusConflict, "price_taken", "A Stripe price can belong to one plan only, and one of these belongs to another.")
 	case errors.Is(err, store.ErrNoPlan):
 		return invalid(FieldError{"/plan", "names no plan"})
+	case errors.Is(err, store.ErrPayloadGone):
+		return problem(http.StatusConflict, "payload_gone", "The body of this event is no longer kept: it is removed 30 days after it was processed. It cannot be replayed.")
 	case errors.Is(err, store.ErrKeyReused):
 		return problem(http.StatusUnprocessableEntity, "idempotency_key_reused", "This Idempotency-Key came with another body before; a new request needs a new key.")
 	case errors.Is(err, store.ErrKeyInProgress):

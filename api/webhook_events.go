@@ -99,10 +99,15 @@ func (w webhookEventRoutes) answer(c echo.Context, id string) error {
 		return err
 	}
 	shown := showWebhookEvent(event)
-	if json.Valid(payload) {
+	switch {
+	case len(payload) == 0: // past its retention
+		shown.Payload = json.RawMessage("null")
+	case json.Valid(payload):
 		shown.Payload = payload
-	} else if shown.Payload, err = json.Marshal(string(payload)); err != nil { // a row that was seeded by hand
-		return err
+	default: // a row that was seeded by hand
+		if shown.Payload, err = json.Marshal(string(payload)); err != nil {
+			return err
+		}
 	}
 	return c.JSON(http.StatusOK, shown)
 }

@@ -180,6 +180,9 @@ const (
 	EventRetention = 365 * 24 * time.Hour
 )
 
+// ErrPayloadGone says that the body of an event is past PayloadRetention, so that it cannot be applied again.
+var ErrPayloadGone = errors.New("the body of the event is no longer kept")
+
 // An event that was not applied yet keeps its body whatever its age.
 const (
 	emptyPayloads = `UPDATE payment_webhook_events SET payload = '' WHERE ctid = ANY (ARRAY(

@@ -125,11 +125,11 @@ func (s *Store) WebhookEventsDue(ctx context.Context) (bool, error) {
 // leaseWebhookEvent makes one event ready to be applied again, from the start.
 const leaseWebhookEvent = `UPDATE payment_webhook_events e SET status = 'pending', attempts = 1, next_attempt_at = now(), reason = NULL, last_error = NULL,
 	waits_for = NULL, processed_at = NULL, leased_until = now() + $2::interval, lease_owner = $3
-WHERE e.id = $1 AND (e.status <> 'pending' OR e.leased_until IS NULL OR e.leased_until <= now())
+WHERE e.id = $1 AND octet_length(e.payload) > 0 AND (e.status <> 'pending' OR e.leased_until IS NULL OR e.leased_until <= now())
 RETURNING ` + webhookEventColumns
 
-// LeaseWebhookEvent takes one event for a replay, whatever became of it. ErrNotFound when there is none, ErrConflict
-// while somebody is applying it.
+// LeaseWebhookEvent takes one event for a replay, whatever became of it. ErrNotFound when there is none, ErrPayloadGone when
+// its body is past its retention, ErrConflict while somebody is applying it.
 func (s *Store) LeaseWebhookEvent(ctx context.Context, id, owner string, lease time.Duration) (WebhookEvent, error) {
 	events, err := collectWebhookEvents(s.pool.Query(ctx, leaseWebhookEvent, id, lease, owner))
 	if err != nil {
@@ -138,14 +138,15 @@ func (s *Store) LeaseWebhookEvent(ctx context.Context, id, owner string, lease t
 	if len(events) == 1 {
 		return events[0], nil
 	}
-	var exists bool
-	if err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM payment_webhook_events WHERE id = $1)`, id).Scan(&exists); err != nil {
-		return WebhookEvent{}, fmt.Errorf("looking for webhook event %s: %w", id, err)
+	var emptied bool
+	err = s.pool.QueryRow(ctx, `SELECT octet_length(payload) = 0 FROM payment_webhook_events WHERE id = $1`, id).Scan(&emptied)
+	switch {
+	case err != nil:
+		return WebhookEvent{}, fmt.Errorf("looking for webhook event %s: %w", id, notFound(err))
+	case emptied:
+		return WebhookEvent{}, ErrPayloadGone
 	}
-	if exists {
-		return WebhookEvent{}, ErrConflict
-	}
-	return WebhookEvent{}, ErrNotFound
+	return WebhookEvent{}, ErrConflict
 }
 
 // releaseMapped: what an event waited for is there now, so it is due at once. An event without a user is also released when
