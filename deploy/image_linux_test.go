@@ -28,7 +28,7 @@ func TestProgramIsStatic(t *testing.T) {
 	t.Parallel()
 	file, err := elf.Open(built.binary)
 	require.NoError(t, err)
-	defer file.Close()
+	t.Cleanup(func() { require.NoError(t, file.Close()) })
 	for _, segment := range file.Progs {
 		require.NotEqual(t, elf.PT_INTERP, segment.Type, "it needs a dynamic linker")
 	}
@@ -42,14 +42,14 @@ func TestProgramIsStatic(t *testing.T) {
 func container(t *testing.T, certificates []byte) string {
 	t.Helper()
 	root := t.TempDir()
-	require.NoError(t, copyFile(built.binary, filepath.Join(root, "termkeeper"), 0o755)) //nolint:gosec // It is to be run.
+	require.NoError(t, copyFile(built.binary, filepath.Join(root, "termkeeper"), 0o755))
 	if certificates != nil {
 		bundle := filepath.Join(root, built.stages[1].Commands[0].(*instructions.CopyCommand).DestPath)
 		require.NoError(t, os.MkdirAll(filepath.Dir(bundle), 0o755))
-		require.NoError(t, os.WriteFile(bundle, certificates, 0o644)) //nolint:gosec // Everybody may read it.
+		require.NoError(t, os.WriteFile(bundle, certificates, 0o644))
 	}
 	for dir := root; dir != os.TempDir() && len(dir) > len(os.TempDir()); dir = filepath.Dir(dir) {
-		require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // Another user is to go through.
+		require.NoError(t, os.Chmod(dir, 0o755))
 	}
 	return root
 }
@@ -61,7 +61,7 @@ func inside(t *testing.T, root string, environ []string, args ...string) said {
 	var uid, gid uint32
 	_, err := fmt.Sscanf(only[*instructions.UserCommand](t).User, "%d:%d", &uid, &gid)
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), "/termkeeper", args...) //nolint:gosec // The tests' own arguments.
+	cmd := exec.CommandContext(t.Context(), "/termkeeper", args...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	if os.Getuid() == 0 {
@@ -92,7 +92,7 @@ func TestProgramFindsTheCertificates(t *testing.T) {
 	trusts := func(root string) error {
 		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		defer listener.Close()
+		t.Cleanup(func() { require.NoError(t, listener.Close()) })
 		handshake := make(chan error, 1)
 		go func() { handshake <- greet(listener, server) }()
 		out := inside(t, root, []string{"DATABASE_URL=postgres://u@" + listener.Addr().String() + "/d?sslmode=verify-full"}, "apikey", "list")

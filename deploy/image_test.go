@@ -45,7 +45,7 @@ type image struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(buildAndRun(m)) //nolint:forbidigo // What a TestMain is for.
+	os.Exit(buildAndRun(m))
 }
 
 func buildAndRun(m *testing.M) int {

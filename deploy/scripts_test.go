@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func fromStack(t *testing.T, name string) string {
 // script runs a script of the compose file, with folder before all others in its PATH.
 func script(t *testing.T, folder, name string, environ ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(repository, "deploy", name)) //nolint:gosec // The tests' own.
+	cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(repository, "deploy", name))
 	cmd.Env = append([]string{"PATH=" + folder + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, environ...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -44,14 +45,14 @@ func TestDatabases(t *testing.T) {
 	psql := func(environ []string, database, statement string) (string, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-XtAqc", statement, "-v", "ON_ERROR_STOP=1", database) //nolint:gosec // The tests' own.
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-XtAqc", statement, "-v", "ON_ERROR_STOP=1", database)
 		cmd.Env = environ
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	t.Cleanup(func() { // the server is that of all tests
 		for _, statement := range []string{
-			"DROP DATABASE termkeeper", "DROP DATABASE temporal", "DROP DATABASE temporal_visibility", "DROP ROLE termkeeper", "DROP ROLE temporal",
+			"DROP DATABASE termkeeper", "DROP DATABASE temporal", "DROP DATABASE temporal_visibility", "DROP ROLE IF EXISTS termkeeper_b", "DROP ROLE termkeeper", "DROP ROLE temporal",
 		} {
 			if out, err := psql(superuser, "postgres", statement); err != nil {
 				t.Logf("%s: %s", statement, out)
@@ -68,6 +69,25 @@ func TestDatabases(t *testing.T) {
 	out, err := psql(as("temporal", "two"), "termkeeper", "SELECT 1")
 	require.Error(t, err)
 	require.Contains(t, out, "permission denied")
+
+	// The password changes by a second user, as docs/operations.md says.
+	text, err := os.ReadFile(filepath.Join(repository, "docs", "operations.md"))
+	require.NoError(t, err)
+	_, statements, found := strings.Cut(string(text), "```sql\nCREATE ROLE termkeeper_b ")
+	require.True(t, found)
+	statements, _, _ = strings.Cut(statements, "```")
+	out, err = psql(superuser, "postgres", "CREATE ROLE termkeeper_b "+statements)
+	require.NoError(t, err, out)
+	second := as("termkeeper_b", "the new one")
+	out, err = psql(second, "termkeeper", "ALTER TABLE mine ADD COLUMN m int; CREATE TABLE more (n int); SELECT tableowner FROM pg_tables WHERE tablename = 'more'")
+	require.NoError(t, err, out)
+	require.Equal(t, "termkeeper\n", out)
+	out, err = psql(superuser, "postgres", "ALTER ROLE termkeeper NOLOGIN")
+	require.NoError(t, err, out)
+	out, err = psql(second, "termkeeper", "SELECT count(*) FROM more")
+	require.NoError(t, err, out)
+	_, err = psql(as("termkeeper", "it's one"), "termkeeper", "SELECT 1")
+	require.Error(t, err)
 }
 
 // The script that makes the namespace can be run again, with another retention too.
@@ -79,7 +99,7 @@ func TestNamespace(t *testing.T) {
 	const namespace = "made-by-compose"
 	for _, retention := range []time.Duration{72 * time.Hour, 72 * time.Hour, 96 * time.Hour} {
 		script(t, folder, "temporal/namespace.sh", "TEMPORAL_ADDRESS="+address, "TEMPORAL_NAMESPACE="+namespace, "NAMESPACE_RETENTION="+retention.String())
-		cmd := exec.CommandContext(t.Context(), binary, "operator", "namespace", "describe", "--namespace", namespace, "--address", address, "--output", "json", "--disable-config-file") //nolint:gosec // The tests' own.
+		cmd := exec.CommandContext(t.Context(), binary, "operator", "namespace", "describe", "--namespace", namespace, "--address", address, "--output", "json", "--disable-config-file")
 		cmd.Env = []string{"HOME=" + folder}
 		out, err := cmd.Output()
 		require.NoError(t, err)

@@ -12,18 +12,18 @@ import (
 )
 
 // slow are changes that keep a table locked for as long as it is big, or that the program before does not know.
-var slow = regexp.MustCompile(`(?i)\b(DROP|RENAME|TRUNCATE|SET NOT NULL|ALTER COLUMN [a-z_]+ (SET DATA )?TYPE|CREATE (UNIQUE )?INDEX|ADD (CONSTRAINT|CHECK|FOREIGN KEY|UNIQUE|PRIMARY KEY)|UPDATE|DELETE|VACUUM|CLUSTER|REINDEX)\b`) //nolint:gochecknoglobals // A constant.
+var slow = regexp.MustCompile(`(?i)\b(DROP|RENAME|TRUNCATE|SET NOT NULL|ALTER COLUMN [a-z_]+ (SET DATA )?TYPE|CREATE (UNIQUE )?INDEX|ADD (CONSTRAINT|CHECK|FOREIGN KEY|UNIQUE|PRIMARY KEY)|UPDATE|DELETE|VACUUM|CLUSTER|REINDEX)\b`)
 
 // quick are those of them that are short all the same, and that the program before does not miss.
-var quick = regexp.MustCompile(`(?i)\b(CREATE (UNIQUE )?INDEX CONCURRENTLY|ADD CONSTRAINT [a-z_]+ [^;]*NOT VALID|DROP (FUNCTION|TRIGGER|NOT NULL|DEFAULT|CONSTRAINT|INDEX)|CREATE TYPE)\b`) //nolint:gochecknoglobals // A constant.
+var quick = regexp.MustCompile(`(?i)\b(CREATE (UNIQUE )?INDEX CONCURRENTLY|ADD CONSTRAINT [a-z_]+ [^;]*NOT VALID|DROP (FUNCTION|TRIGGER|NOT NULL|DEFAULT|CONSTRAINT|INDEX)|CREATE TYPE)\b`)
 
 // few are the tables that have a handful of rows in every installation.
 func few() []string { return []string{"plans", "api_keys", "environment", "delivery_channels"} }
 
 // dropsData: the program before reads it, however few rows there are.
-var dropsData = regexp.MustCompile(`(?i)\b(DROP (TABLE|COLUMN)|RENAME)\b`) //nolint:gochecknoglobals // A constant.
+var dropsData = regexp.MustCompile(`(?i)\b(DROP (TABLE|COLUMN)|RENAME)\b`)
 
-var subject = regexp.MustCompile(`(?i)\b(?:ON|TABLE(?: IF EXISTS| ONLY)?|UPDATE|FROM|TYPE) +([a-z_]+)`) //nolint:gochecknoglobals // A constant.
+var subject = regexp.MustCompile(`(?i)\b(?:ON|TABLE(?: IF EXISTS| ONLY)?|UPDATE|FROM|TYPE) +([a-z_]+)`)
 
 // faults lists the statements of a migration that could make others wait, or break the program before. One that is
 // harmless has a comment `-- lock: …` above it that says why. Tables of the same file have no rows and no users yet.
