@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"termkeeper/internal/intake"
 	"termkeeper/internal/store"
 )
 
@@ -18,7 +19,8 @@ const (
 )
 
 type planRoutes struct {
-	store *store.Store
+	store  *store.Store
+	intake *intake.Intake
 }
 
 type planJSON struct {
@@ -171,6 +173,7 @@ func (p planRoutes) create(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	p.intake.Heal() // events may wait for its prices
 	return c.JSON(http.StatusCreated, showPlan(written))
 }
 
@@ -200,6 +203,7 @@ func (p planRoutes) change(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	p.intake.Heal()
 	return c.JSON(http.StatusOK, showPlan(written))
 }
 

@@ -5,11 +5,13 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"termkeeper/internal/intake"
 	"termkeeper/internal/store"
 )
 
 type userRoutes struct {
-	store *store.Store
+	store  *store.Store
+	intake *intake.Intake
 }
 
 type userJSON struct {
@@ -121,5 +123,6 @@ func (u userRoutes) linkCustomer(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	u.intake.Heal() // events may wait for this link
 	return c.JSON(showLink(linked))
 }
