@@ -61,6 +61,7 @@ type path struct {
 func paths() []path {
 	return []path{
 		{"access", measureAccess},
+		{"cached", measureCached},
 		{"expiry", measureExpiry},
 		{"intake", measureIntake},
 		{"delivery", measureDelivery},

@@ -82,10 +82,11 @@ func (p *process) stop() error {
 	}
 }
 
-// api starts the API on a database and returns its address.
-func (s *stack) api(ctx context.Context, database string) (*process, string, error) {
+// api starts the API on a database, with more variables where a measurement gives them, and returns its address.
+func (s *stack) api(ctx context.Context, database string, more ...string) (*process, string, error) {
 	environ := append(environment(), "DATABASE_URL="+s.postgres.URL(database), "STRIPE_WEBHOOK_SECRETS="+webhookSecret,
 		"TERMKEEPER_HTTP_ADDR=127.0.0.1:0", "TERMKEEPER_OPS_ADDR=127.0.0.1:0")
+	environ = append(environ, more...)
 	p, fields, err := startProcess(ctx, "serving", environ, s.program, "api")
 	if err != nil {
 		return nil, "", err
