@@ -23,7 +23,7 @@ const (
 	// sendAtOnce bounds the messages that are being sent at the same time; as many are claimed at once.
 	sendAtOnce = 16
 	// sendStretch is how long a backlog is sent before the next look at the facts: an urgent one does not wait for its end.
-	sendStretch = time.Second
+	sendStretch = 200 * time.Millisecond
 	// deliveryLease is longer than the second look, the sending and the mark together can take.
 	deliveryLease = 2*mail.SendTimeout + 15*time.Second
 	// deliveryAttempts is how often a message is tried that the server puts off. With the pauses below they span half a day.

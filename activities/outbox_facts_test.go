@@ -115,7 +115,7 @@ func TestUrgentMailOvertakesABacklog(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	sim := b.sink()
-	const backlog = 4000
+	const backlog = 2000
 	b.fact("access.ending_soon", backlog)
 	o := b.outbox(sim.SMTPURL())
 	done := make(chan error, 1)
@@ -137,9 +137,9 @@ func TestUrgentMailOvertakesABacklog(t *testing.T) {
 func TestClaimIsFairInAHugeBacklog(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec(`INSERT INTO outbox (id, topic, dedupe_key) SELECT uuid_v7(now() - interval '1 hour'), 'access.ending_soon', i::text FROM generate_series(1, 100000) i`)
+	b.exec(`INSERT INTO outbox (topic, dedupe_key, status) VALUES ('access.ending_soon', 'all', 'dispatched')`)
 	b.exec(`INSERT INTO deliveries (outbox_id, channel, target, topic, subscription_id, message_id, next_attempt_at)
-		SELECT id, 'email', 'a@example.com', topic, gen_random_uuid(), id, now() - interval '1 hour' FROM outbox`)
+		SELECT id, 'email', i || '@example.com', topic, gen_random_uuid(), i, now() - interval '1 hour' FROM outbox CROSS JOIN generate_series(1, 100000) i`)
 	b.fact("payment.failed", 100)
 	now, err := b.store.Now(t.Context())
 	require.NoError(t, err)
