@@ -71,6 +71,7 @@ func TestPlansRefuseWrongFields(t *testing.T) {
 		`"price":{"amount":-1,"currency":"USD"}`: "/price/amount", `"price":{"amount":1.5,"currency":"USD"}`: "/price/amount", `"price":{"currency":"USD"}`: "/price/amount",
 		`"price":{"amount":1,"currency":"dollar"}`: "/price/currency", `"price":{"amount":1}`: "/price/currency",
 		`"duration":"0s"`: "/duration", `"duration":"-1h"`: "/duration", `"duration":"30 days"`: "/duration", `"duration":720`: "/duration", `"duration":"900000h"`: "/duration",
+		`"lifetime":true,"duration":"1h"`: "/lifetime", `"lifetime":"yes"`: "/lifetime", `"name":"a\u2028b"`: "/name",
 		`"grace_period":"-1s"`: "/grace_period", `"refund_policy":"maybe"`: "/refund_policy", `"id":1`: "/id",
 	} {
 		a := s.do(t, roleAdmin, http.MethodPatch, "/v1/plans/pro", "{"+body+"}")
@@ -84,6 +85,31 @@ func TestPlansRefuseWrongFields(t *testing.T) {
 	}
 	a := s.do(t, roleAdmin, http.MethodPatch, "/v1/plans/pro", `{"key":"new"}`)
 	require.Equal(t, []string{"/key"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"))
+}
+
+// TestALifetimePlanSellsNoEnd: a subscription of it that names no end has none, and one that names an end keeps it.
+func TestALifetimePlanSellsNoEnd(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	made := s.must(t, http.StatusCreated, http.MethodPost, "/v1/plans", `{"key":"forever","lifetime":true}`)
+	require.Equal(t, true, made["lifetime"])
+	require.Nil(t, made["duration"])
+	sold := s.must(t, http.StatusCreated, http.MethodPost, "/v1/subscriptions", `{"user_id":"u_1","plan":"forever"}`)
+	require.Nil(t, sold["expires_at"])
+	require.Nil(t, sold["access_until"])
+	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM subscriptions WHERE expires_at = 'infinity' AND access_until = 'infinity'`))
+	a := s.do(t, roleAccess, http.MethodGet, "/v1/access?user_id=u_1", "")
+	require.Equal(t, true, a.field(t, "allowed"))
+	require.Nil(t, a.field(t, "next_change_at"))
+	named := s.must(t, http.StatusCreated, http.MethodPost, "/v1/subscriptions", `{"user_id":"u_2","plan":"forever","duration":"1h"}`)
+	require.NotNil(t, named["expires_at"])
+
+	refused := s.do(t, roleAdmin, http.MethodPatch, "/v1/plans/forever", `{"duration":"720h"}`)
+	require.Equal(t, []string{"/lifetime"}, refused.requireProblem(t, http.StatusBadRequest, "invalid_request"))
+	changed := s.must(t, http.StatusOK, http.MethodPatch, "/v1/plans/forever", `{"duration":"720h","lifetime":null}`)
+	require.Equal(t, []any{false, "720h"}, []any{changed["lifetime"], changed["duration"]})
+	again := s.must(t, http.StatusOK, http.MethodPatch, "/v1/plans/forever", `{"duration":null,"lifetime":true}`)
+	require.Equal(t, []any{true, nil}, []any{again["lifetime"], again["duration"]})
 }
 
 // TestAPriceBelongsToOnePlan races many plans for one price: exactly one gets it.

@@ -27,14 +27,18 @@ const usual = 10 * time.Second
 // routes is every route of the API.
 func routes(p Parts) []route {
 	access := accessRoutes{p.Access, p.Store, p.Telemetry.Metrics}
-	users, plans, subscriptions := userRoutes{p.Store}, planRoutes{p.Store}, subscriptionRoutes{p.Store, p.Webhooks.Provider}
+	users, plans, subscriptions := userRoutes{p.Store, p.Webhooks.Intake}, planRoutes{p.Store, p.Webhooks.Intake}, subscriptionRoutes{p.Store, p.Webhooks.Provider}
 	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
 	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}
+	deliveries := deliveryRoutes{p.Store}
 	jobs := jobRoutes{p.Store, p.Schedules}
 	const get, post, put, patch = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch
 	return []route{
 		{get, "/v1/access", roleAccess, accessDeadline, access.one},
 		{post, "/v1/access/batch", roleAccess, accessDeadline, access.batch},
+
+		{get, "/openapi.yaml", public, usual, readDocument},
+		{get, "/v1/openapi.yaml", public, usual, readDocument},
 
 		{post, "/v1/webhooks/stripe", public, webhookDeadline, webhooks.stripe},
 
@@ -61,6 +65,10 @@ func routes(p Parts) []route {
 		{get, "/v1/webhook-events", roleOperator, usual, events.list},
 		{get, "/v1/webhook-events/:id", roleOperator, usual, events.one},
 		{post, "/v1/webhook-events/:id/replay", roleOperator, usual, events.replay},
+
+		{get, "/v1/deliveries", roleOperator, usual, deliveries.list},
+		{get, "/v1/deliveries/:id", roleOperator, usual, deliveries.one},
+		{post, "/v1/deliveries/:id/retry", roleOperator, usual, deliveries.retry},
 
 		{get, "/v1/jobs", roleOperator, usual, jobs.list},
 		{get, "/v1/jobs/:job/runs", roleOperator, usual, jobs.runs},

@@ -33,6 +33,7 @@ func TestUsersRefuseWrongFields(t *testing.T) {
 		`{"email":"ada"}`: "/email", `{"email":""}`: "/email", `{"email":"Ada <ada@example.org>"}`: "/email", `{"email":"ada@example.org\nBcc: x@y"}`: "/email",
 		`{"email":"` + strings.Repeat("a", 250) + `@example.org"}`: "/email", `{"email":"a@example.org, b@example.org"}`: "/email",
 		`{"name":"Ada\nBcc: x"}`: "/name", `{"name":"Ada\r"}`: "/name", `{"name":"` + strings.Repeat("é", 201) + `"}`: "/name",
+		`{"name":"a\u2029b"}`: "/name", `{"name":"a\u202eb"}`: "/name", `{"name":"\u2066a"}`: "/name", `{"name":"a\u0085b"}`: "/name",
 		`{"locale":"English"}`: "/locale", `{"locale":"en_US"}`: "/locale", `{"locale":""}`: "/locale",
 		`{"time_zone":"Mars/Base"}`: "/time_zone", `{"time_zone":"Local"}`: "/time_zone", `{"time_zone":""}`: "/time_zone", `{"time_zone":"../etc/passwd"}`: "/time_zone",
 		`{"emial":"x"}`: "/emial", `{"id":"u_2"}`: "/id",
@@ -60,6 +61,10 @@ func TestStripeCustomerOfAUser(t *testing.T) {
 	var user string
 	require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT user_id FROM stripe_customers WHERE customer_id = 'cus_1'`).Scan(&user))
 	require.Equal(t, "u_2", user, "the last word of a person counts")
+	s.must(t, http.StatusOK, http.MethodPut, "/v1/users/u_2/stripe-customer", `{"customer_id":"cus_0"}`)
+	require.Equal(t, []any{"cus_0", "cus_1"}, s.must(t, http.StatusCreated, http.MethodPut, "/v1/users/u_2", `{}`)["stripe_customer_ids"])
+	require.Equal(t, []any{"cus_0", "cus_1"}, s.must(t, http.StatusOK, http.MethodGet, "/v1/users/u_2", "")["stripe_customer_ids"])
+	require.Equal(t, []any{}, s.must(t, http.StatusCreated, http.MethodPut, "/v1/users/u_1", `{}`)["stripe_customer_ids"])
 	a := s.do(t, roleOperator, http.MethodPut, "/v1/users/u_1/stripe-customer", `{}`)
 	require.Equal(t, []string{"/customer_id"}, a.requireProblem(t, http.StatusBadRequest, "invalid_request"))
 }

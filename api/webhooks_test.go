@@ -103,6 +103,16 @@ func TestASignedEventGivesAccess(t *testing.T) {
 	require.Equal(t, []int{1, 1}, []int{received(telemetry.WebhookStored), received(telemetry.WebhookDuplicate)})
 }
 
+// TestAnEventPastItsRetentionIsNotReplayed: its body is gone, and the answer says so.
+func TestAnEventPastItsRetentionIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.exec(t, `INSERT INTO payment_webhook_events (id, external_event_id, type, payload, status, received_at) VALUES ($1, 'evt_1', 'x', '', 'processed', now() - interval '31 days')`, goldenID)
+	require.Nil(t, s.must(t, http.StatusOK, http.MethodGet, "/v1/webhook-events/"+goldenID, "")["payload"])
+	s.do(t, roleOperator, http.MethodPost, "/v1/webhook-events/"+goldenID+"/replay", "").requireProblem(t, http.StatusConflict, "payload_gone")
+	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM payment_webhook_events WHERE status = 'processed'`))
+}
+
 func TestUnsignedEventsAreRefusedAndNotKept(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
