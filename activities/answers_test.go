@@ -14,7 +14,7 @@ import (
 )
 
 // TestNoJobChangesAnAnswer plays random histories of users: terms of ours and of the provider, actions, events. Between
-// them the expiry and the delivery run. No run changes allowed or reason of any answer, now or at any later instant.
+// them the expiry, the reminders and the delivery run. No run changes allowed or reason of any answer, now or at any later instant.
 func TestNoJobChangesAnAnswer(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -26,7 +26,7 @@ func TestNoJobChangesAnAnswer(t *testing.T) {
 		round++
 		h := &histories{bench: b, r: r, round: round}
 		for range rapid.IntRange(3, 12).Draw(r, "steps") {
-			switch rapid.IntRange(0, 5).Draw(r, "step") {
+			switch rapid.IntRange(0, 6).Draw(r, "step") {
 			case 0, 1:
 				h.create()
 			case 2:
@@ -41,6 +41,8 @@ func TestNoJobChangesAnAnswer(t *testing.T) {
 				})
 			case 5:
 				h.unchangedBy(func() activities.Tally { return b.deliver(outbox) })
+			case 6:
+				h.unchangedBy(b.remind)
 			}
 		}
 		marked += h.unchangedBy(func() activities.Tally {
