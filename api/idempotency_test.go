@@ -136,8 +136,8 @@ func TestOneKeyAtOnceIsOneEffect(t *testing.T) {
 	wait.Wait()
 	fresh := 0
 	for _, a := range answers {
-		switch {
-		case a.status == http.StatusConflict:
+		switch a.status {
+		case http.StatusConflict:
 			a.requireProblem(t, http.StatusConflict, "idempotency_in_progress")
 			require.Equal(t, "1", a.header.Get("Retry-After"))
 		default:

@@ -53,7 +53,7 @@ func (s subscriptionRoutes) askProvider(c echo.Context, row subscription.Subscri
 	if err := a.allowed(row); err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
+	ctx := answers(c, func(after subscription.Subscription) (int, any) { return http.StatusOK, showSubscription(after) })
 	began := time.Now()
 	answer, err := a.do(ctx, row.ExternalID, providerKey(c, row, a.name))
 	if err != nil {
