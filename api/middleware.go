@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -149,6 +150,19 @@ type tooLargeBody struct {
 
 // Read refuses.
 func (tooLargeBody) Read([]byte) (int, error) { return 0, &http.MaxBytesError{Limit: maxBody} }
+
+// wholeSegments says that there is nothing at a path whose parameter is empty or more than a segment. The router would take
+// /v1/users/a/b for the user "a/b", whose path is /v1/users/a%2Fb.
+func wholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		for _, value := range c.ParamValues() {
+			if value == "" || strings.Contains(value, "/") {
+				return echo.ErrNotFound
+			}
+		}
+		return next(c)
+	}
+}
 
 // within ends the work on a request after d.
 func within(d time.Duration) echo.MiddlewareFunc {

@@ -83,7 +83,7 @@ func holdToDocument(t *testing.T, next http.Handler) http.Handler {
 	t.Cleanup(func() {
 		mu.Lock()
 		defer mu.Unlock()
-		require.Empty(t, faults, "exchanges that are not as documented")
+		require.Empty(t, strings.Join(faults, "\n"), "exchanges that are not as documented")
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent bytes.Buffer
@@ -97,7 +97,7 @@ func holdToDocument(t *testing.T, next http.Handler) http.Handler {
 			if err := parsed.Check(e); err != nil {
 				mu.Lock()
 				if len(faults) < 5 { // the rest would say the same again
-					faults = append(faults, fmt.Sprintf("%s %s: %v", method, r.URL, err))
+					faults = append(faults, fmt.Sprintf("%s %s with %.300q: %v", method, r.URL, sent.Bytes(), err))
 				}
 				mu.Unlock()
 			}

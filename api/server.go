@@ -51,7 +51,7 @@ func New(p Parts) *Server {
 	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers, limitBodies)
 	keys := &keyring{store: p.Keys, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
 	for _, r := range routes(p) {
-		middleware := []echo.MiddlewareFunc{within(r.deadline)}
+		middleware := []echo.MiddlewareFunc{wholeSegments, within(r.deadline)}
 		if r.role != public {
 			middleware = append(middleware, keys.requires(r.role))
 		}

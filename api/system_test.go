@@ -54,8 +54,18 @@ func newSystem(t *testing.T) *system {
 func newSystemOn(t *testing.T, pool, served *pgxpool.Pool) *system {
 	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
-	log := zap.New(core)
-	s := &system{pool: pool, store: store.New(pool), metrics: telemetry.NewMetrics(), logs: logs, keys: map[role]string{}}
+	temporal, err := temporalclient.Lazy(temporalclient.Options{Environ: []string{"TEMPORAL_ADDRESS=127.0.0.1:1"}, Identity: "test", Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(temporal.Close)
+	s := assemble(t, pool, served, temporal, zap.New(core))
+	s.logs = logs
+	return s
+}
+
+// assemble puts the API together, with a key for each role.
+func assemble(t *testing.T, pool, served *pgxpool.Pool, temporal temporalclient.Client, log *zap.Logger) *system {
+	t.Helper()
+	s := &system{pool: pool, store: store.New(pool), metrics: telemetry.NewMetrics(), keys: map[role]string{}}
 	for r := roleAccess; r <= roleAdmin; r++ {
 		key := secret.NewAPIKey()
 		_, err := s.store.CreateAPIKey(t.Context(), store.APIKey{Name: "test-" + roleNames[r], Role: roleNames[r], Hash: key.Hash[:], Prefix: key.Prefix})
@@ -70,9 +80,6 @@ func newSystemOn(t *testing.T, pool, served *pgxpool.Pool) *system {
 		defer cancel()
 		_ = in.Drain(ctx) // a test that took the database away has nobody to give leases back to
 	})
-	temporal, err := temporalclient.Lazy(temporalclient.Options{Environ: []string{"TEMPORAL_ADDRESS=127.0.0.1:1"}, Identity: "test", Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(temporal.Close)
 	s.server = New(Parts{
 		Access: reader, Keys: store.New(served), Store: store.New(served), Webhooks: Webhooks{Intake: in, Secrets: []string{secretNew, secretOld}},
 		Schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()), Telemetry: Telemetry{Log: log, Metrics: s.metrics},

@@ -74,6 +74,9 @@ func (p *parser) operation(item place, path, method string) (*Operation, error) 
 	o := &Operation{Method: strings.ToUpper(method), Path: path, segments: strings.Split(path, "/"), answers: map[string]response{}}
 	o.ID, _ = at.object["operationId"].(string)
 	o.Role, _ = at.object["x-required-role"].(string)
+	if tags, _ := at.object["tags"].([]any); len(tags) > 0 {
+		o.Tag, _ = tags[0].(string)
+	}
 	if security, said := at.object["security"].([]any); said {
 		o.Public = len(security) == 0
 	}

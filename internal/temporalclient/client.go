@@ -76,12 +76,14 @@ var (
 	ErrNoSchedule  = errors.New("there is no such schedule; `termkeeper schedules apply` makes it")
 )
 
-// Unavailable reports whether the error says that the server did not answer, as opposed to what it answered.
+// Unavailable reports whether the error says that the server did not answer, as opposed to what it answered. One that has
+// too much to do says so and answers nothing else.
 func Unavailable(err error) bool {
 	var unavailable *serviceerror.Unavailable
 	var deadline *serviceerror.DeadlineExceeded
 	var canceled *serviceerror.Canceled
-	return errors.As(err, &unavailable) || errors.As(err, &deadline) || errors.As(err, &canceled) ||
+	var exhausted *serviceerror.ResourceExhausted
+	return errors.As(err, &exhausted) || errors.As(err, &unavailable) || errors.As(err, &deadline) || errors.As(err, &canceled) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable)
 }
 
