@@ -49,7 +49,9 @@ func RequestID(id string) Option {
 }
 
 // Error is the code and the detail of the problem.
-func (p *Problem) Error() string { return fmt.Sprintf("%s: %s (request %s)", p.Code, p.Detail, p.RequestID) }
+func (p *Problem) Error() string {
+	return fmt.Sprintf("%s: %s (request %s)", p.Code, p.Detail, p.RequestID)
+}
 
 // Is reports whether err is a problem with one of the codes.
 func Is(err error, codes ...ProblemCode) bool {
