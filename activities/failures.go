@@ -57,7 +57,7 @@ func plain(err error) string {
 		if pgErr.ConstraintName != "" {
 			text += fmt.Sprintf(", constraint %s", pgErr.ConstraintName)
 		}
-		if !store.IsRowFault(err) {
+		if !store.IsRowFault(err) && pgErr.Where == "" { // inside a function the words can be anybody's, whatever their SQLSTATE
 			text += ": " + pgErr.Message
 		}
 		return text

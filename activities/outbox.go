@@ -217,6 +217,7 @@ func (d *delivering) sendOne(ctx context.Context, claimedAt time.Time, one store
 		d.count(Tally{Scanned: 1, Skipped: 1})
 		return d.lost(ctx, d.Store.FinishDelivery(ctx, one, store.DeliverySuperseded, ""))
 	}
+	failpoint.Hit("mail_before_send")
 	sent := d.write(ctx, letter, claimedAt)
 	failpoint.Hit("mail_sent_before_mark")
 	// The mark must not be lost because the run is being stopped: the message may be out.

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"termkeeper/internal/failpoint"
 	"termkeeper/internal/store"
 )
 
@@ -62,6 +63,7 @@ func (i idempotency) once(deadline time.Duration) echo.MiddlewareFunc {
 				c.Response().Header().Set(headerReplayed, "true")
 				return c.Blob(kept.Status, contentType(kept.Status), kept.Body)
 			}
+			failpoint.Hit("key_claimed")
 			c.Request().Body = io.NopCloser(bytes.NewReader(body))
 			return i.claimed(c, claim, next)
 		}
@@ -84,6 +86,7 @@ func (i idempotency) claimed(c echo.Context, claim *store.KeyClaim, next echo.Ha
 	}()
 
 	err = next(c)
+	failpoint.Hit("key_before_answer")
 	settled = true
 	switch {
 	case err != nil:
