@@ -154,6 +154,13 @@ func (s *system) launchAPI(t *testing.T, p program) *apiProcess {
 func (s *system) startWorker(t *testing.T, environ ...string) *process {
 	t.Helper()
 	started := s.program(environ...).start(t, "worker")
+	awaitPolling(t, started)
+	return started
+}
+
+// awaitPolling waits until a worker polls.
+func awaitPolling(t *testing.T, started *process) {
+	t.Helper()
 	address := started.entry(t, "worker starts")["ops_addr"].(string)
 	await(t, "the worker is ready", func() error {
 		if !started.running() {
@@ -161,7 +168,6 @@ func (s *system) startWorker(t *testing.T, environ ...string) *process {
 		}
 		return ready(address)
 	})
-	return started
 }
 
 // requireInvariants holds what must be true of every system at rest, whatever was stopped or killed before. received
