@@ -10,7 +10,7 @@ SLOW_PACKAGES = /(cmd/termkeeper|e2e|internal/devstack)$$
 RACE_PACKAGES = ./internal/access/... ./internal/intake/... ./internal/simulator/... ./api/...
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short race lint tctl-check bench vuln
+.PHONY: help run build test test-short race lint tctl-check generate fuzz bench vuln
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

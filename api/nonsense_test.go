@@ -39,6 +39,7 @@ const (
 	nonsenseSenders  = 8
 	// nonsensePatience is longer than any route may take.
 	nonsensePatience = atProvider + 10*time.Second
+	nonsensePause    = 100 * time.Millisecond
 	maxFaults        = 10
 )
 
@@ -196,7 +197,7 @@ func (s *fuzzSender) one(ctx context.Context) {
 	if key, has := s.authorization(made.Operation); has {
 		made.Header.Set("Authorization", key)
 	}
-	for range 20 { // as on every busy machine, see ask
+	for deadline := time.Now().Add(nonsensePatience); time.Now().Before(deadline); { // as on every busy machine, see ask
 		status, kind, body, err := s.send(ctx, made)
 		switch {
 		case err != nil:
@@ -208,6 +209,10 @@ func (s *fuzzSender) one(ctx context.Context) {
 			s.mu.Lock()
 			s.again++
 			s.mu.Unlock()
+			select { // a client that is told to come again does not come at once
+			case <-ctx.Done():
+			case <-time.After(nonsensePause):
+			}
 			continue
 		}
 		s.judge(made, status, kind, body)

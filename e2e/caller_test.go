@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"termkeeper/client"
 	"termkeeper/internal/simulator"
 )
 
@@ -117,12 +118,41 @@ func (c caller) tryAccess(ctx context.Context, user string) (access, answer, err
 	return said, a, err
 }
 
+// product is the client of a product written in Go.
+func (c caller) product() *client.Client { return client.New(c.url, c.key, c.http) }
+
+// mustAnswer calls until the API has an answer, as want does, and demands that it is a good one.
+func mustAnswer[T any](t *testing.T, what string, call func() (*T, error)) *T {
+	t.Helper()
+	var answer *T
+	await(t, what, func() (err error) {
+		answer, err = call()
+		if !client.Is(err, client.ProblemCodeDatabaseUnavailable) {
+			require.NoError(t, err, what)
+		}
+		return err
+	})
+	return answer
+}
+
 // access asks the same and demands an answer. The zero time asks for now.
 func (c caller) access(t *testing.T, user string, at time.Time) access {
 	t.Helper()
-	var said access
-	c.want(t, http.StatusOK, http.MethodGet, accessPath(user, "images", at), nil).decode(t, &said)
-	return said
+	params := client.CheckAccessParams{UserID: user, Feature: new("images")}
+	if !at.IsZero() {
+		params.At = &at
+	}
+	said := mustAnswer(t, "access of "+user, func() (*client.Access, error) { return c.product().CheckAccess(t.Context(), params) })
+	return access{
+		Allowed: said.Allowed, Reason: string(said.Reason), SubscriptionID: orZero(said.SubscriptionID), Status: string(orZero(said.Status)), DecidedAt: said.DecidedAt,
+	}
+}
+
+func orZero[T any](v *T) (value T) {
+	if v != nil {
+		value = *v
+	}
+	return value
 }
 
 // subscription is a subscription as the API shows it.
@@ -139,20 +169,34 @@ type subscription struct {
 	Version           int        `json:"version"`
 }
 
+func subscriptionOf(s client.Subscription) subscription {
+	return subscription{
+		ID: s.ID, UserID: s.UserID, Status: string(s.Status), ExpiresAt: s.ExpiresAt, LeewayUntil: s.LeewayUntil, GracePeriodEndsAt: s.GracePeriodEndsAt,
+		AccessUntil: s.AccessUntil, ExpiredAt: s.ExpiredAt, ExternalID: orZero(s.ExternalID), Version: int(s.Version),
+	}
+}
+
 // subscribe makes a subscription of ours to the plan "pro".
 func (c caller) subscribe(t *testing.T, user string, ends time.Time) subscription {
 	t.Helper()
-	var made subscription
-	c.want(t, http.StatusCreated, http.MethodPost, "/v1/subscriptions", map[string]any{"user_id": user, "plan": "pro", "expires_at": ends}).decode(t, &made)
-	return made
+	request := client.SubscriptionRequest{UserID: user, Plan: "pro", ExpiresAt: &ends}
+	once := client.IdempotencyKey(simulator.NewID("once")) // the answer may be lost, the subscription must not be made twice
+	return subscriptionOf(*mustAnswer(t, "subscription of "+user, func() (*client.Subscription, error) {
+		return c.product().CreateSubscription(t.Context(), request, once)
+	}))
 }
 
 // subscriptionsOf lists what a user has.
 func (c caller) subscriptionsOf(t *testing.T, user string) []subscription {
 	t.Helper()
-	var page struct{ Data []subscription }
-	c.want(t, http.StatusOK, http.MethodGet, "/v1/subscriptions?user_id="+url.QueryEscape(user), nil).decode(t, &page)
-	return page.Data
+	page := mustAnswer(t, "subscriptions of "+user, func() (*client.SubscriptionPage, error) {
+		return c.product().ListSubscriptions(t.Context(), client.ListSubscriptionsParams{UserID: &user})
+	})
+	var list []subscription
+	for _, one := range page.Data {
+		list = append(list, subscriptionOf(one))
+	}
+	return list
 }
 
 // only is the one subscription of a user.
@@ -166,15 +210,12 @@ func (c caller) only(t *testing.T, user string) subscription {
 // history lists the types of the entries of a subscription's history, oldest first.
 func (c caller) history(t *testing.T, id string) []string {
 	t.Helper()
-	var page struct {
-		Data []struct {
-			Type string `json:"event_type"`
-		}
-	}
-	c.want(t, http.StatusOK, http.MethodGet, "/v1/subscriptions/"+id+"/history", nil).decode(t, &page)
+	page := mustAnswer(t, "history of "+id, func() (*client.HistoryPage, error) {
+		return c.product().ListSubscriptionHistory(t.Context(), id, client.ListSubscriptionHistoryParams{})
+	})
 	var types []string
 	for _, entry := range page.Data {
-		types = append(types, entry.Type)
+		types = append(types, string(entry.EventType))
 	}
 	return types
 }
