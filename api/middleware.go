@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,12 +19,10 @@ import (
 // maxBody is the largest body that is read, in bytes.
 const maxBody = 1 << 20
 
-const requestIDKey = "request_id"
+// requestIDHeader is echo's X-Request-ID as net/http writes it.
+const requestIDHeader = "X-Request-Id"
 
-func requestID(c echo.Context) string {
-	id, _ := c.Get(requestIDKey).(string)
-	return id
-}
+func requestID(c echo.Context) string { return c.Response().Header().Get(requestIDHeader) }
 
 // nameRequests gives each request an id, the caller's own if it is a harmless one, and says it in the answer.
 func nameRequests(next echo.HandlerFunc) echo.HandlerFunc {
@@ -34,8 +31,7 @@ func nameRequests(next echo.HandlerFunc) echo.HandlerFunc {
 		if !harmlessID(id) {
 			id = store.NewID()
 		}
-		c.Set(requestIDKey, id)
-		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		c.Response().Header()[requestIDHeader] = []string{id}
 		return next(c)
 	}
 }
@@ -107,15 +103,20 @@ func survivePanics(log *zap.Logger) echo.MiddlewareFunc {
 }
 
 // secureAnswers sets what no answer of an API should lack.
-func secureAnswers(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		h := c.Response().Header()
-		h.Set("Cache-Control", "no-store")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		h.Set("Referrer-Policy", "no-referrer")
-		return next(c)
+func secureAnswers() echo.MiddlewareFunc {
+	// In the form in which net/http keeps them, one copy for all answers. Who adds to one gets a copy.
+	noStore, noSniff, deny, nothing, noReferrer := []string{"no-store"}, []string{"nosniff"}, []string{"DENY"},
+		[]string{"default-src 'none'; frame-ancestors 'none'"}, []string{"no-referrer"}
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			h := c.Response().Header()
+			h["Cache-Control"] = noStore
+			h["X-Content-Type-Options"] = noSniff
+			h["X-Frame-Options"] = deny
+			h["Content-Security-Policy"] = nothing
+			h["Referrer-Policy"] = noReferrer
+			return next(c)
+		}
 	}
 }
 
@@ -168,8 +169,8 @@ func wholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
 func within(d time.Duration) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			ctx, cancel := context.WithTimeout(c.Request().Context(), d)
-			defer cancel()
+			ctx := &deadlined{Context: c.Request().Context(), at: time.Now().Add(d)}
+			defer ctx.end()
 			c.SetRequest(c.Request().WithContext(ctx))
 			return next(c)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +49,7 @@ func New(p Parts) *Server {
 	s := &Server{echo: echo.New()}
 	p.Telemetry.Metrics.WatchSecrets(p.Webhooks.fingerprints())
 	s.echo.HTTPErrorHandler = answerProblem(p.Telemetry.Log)
-	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers, limitBodies)
+	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers(), limitBodies)
 	keys := &keyring{store: p.Keys, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
 	for _, r := range routes(p) {
 		middleware := []echo.MiddlewareFunc{wholeSegments, within(r.deadline)}
@@ -58,7 +59,11 @@ func New(p Parts) *Server {
 		if r.takesKey() {
 			middleware = append(middleware, idempotency{p.Store, p.Telemetry.Log}.once(r.deadline))
 		}
-		s.echo.Add(r.method, r.path, r.handler, middleware...)
+		handler := r.handler
+		for _, around := range slices.Backward(middleware) { // once; echo would do it for each request
+			handler = around(handler)
+		}
+		s.echo.Add(r.method, r.path, handler)
 	}
 	s.http = &http.Server{
 		Handler: s.echo,
