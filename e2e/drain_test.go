@@ -153,3 +153,30 @@ func (s *system) awaitDispatched(t *testing.T) {
 		return nil
 	})
 }
+
+// Somebody reads from an old snapshot, as a backup does, while twenty thousand subscriptions end. All are marked, and the
+// reader sees the world as it was.
+func TestDrainUnderAHeldSnapshot(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	s := newSystemWithJobs(t)
+	s.environ = append(s.environ, "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=2s", "TERMKEEPER_JOB_OUTBOX_DELIVERY_EVERY=2s")
+	s.plan(t)
+	s.dueAt(t, n, now())
+	snapshot, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = snapshot.Rollback(context.WithoutCancel(t.Context())) }) // it is done already in a test that went well
+	live := func() (rows int) {
+		require.NoError(t, snapshot.QueryRow(t.Context(), `SELECT count(*) FROM subscriptions WHERE status <> 'expired'`).Scan(&rows))
+		return rows
+	}
+	require.Equal(t, n, live())
+	worker := s.startWorker(t)
+	s.awaitExpired(t, n)
+	s.awaitWholeRun(t, "subscription-expiry")
+	s.awaitDispatched(t)
+	require.Equal(t, n, live())
+	require.NoError(t, snapshot.Commit(t.Context()))
+	s.requireExpired(t, n)
+	worker.stops(t, syscall.SIGTERM)
+}

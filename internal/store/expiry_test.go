@@ -142,6 +142,47 @@ func TestRenewalThatHoldsTheRowWins(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM outbox o JOIN subscriptions s ON s.id = o.subscription_id WHERE s.user_id = 'u_2'`))
 }
 
+// Somebody gives grace to subscriptions that are due, while scans go on: whoever has a grace by then is left alone until it
+// ends, with its end as it was.
+func TestGraceGivenWhileScansGoOn(t *testing.T) {
+	t.Parallel()
+	pool := storetest.New(t)
+	s := store.New(pool)
+	const n = 300
+	subscriptionsDue(t, pool, n, time.Now().Add(-time.Minute))
+	var group errgroup.Group
+	given := 0
+	group.Go(func() error {
+		for k := n; k > 0; k-- { // scans come from the other side
+			tag, err := pool.Exec(t.Context(), `UPDATE subscriptions SET grace_period_ends_at = clock_timestamp() + interval '1 day', version = version + 1
+				WHERE user_id = 'u_' || $1::int AND status <> 'expired'`, k)
+			if err != nil {
+				return err
+			}
+			given += int(tag.RowsAffected())
+		}
+		return nil
+	})
+	for range 2 {
+		group.Go(func() error {
+			_, err := drainDue(t.Context(), s, 5)
+			return err
+		})
+	}
+	require.NoError(t, group.Wait())
+	_, err := drainDue(t.Context(), s, 100)
+	require.NoError(t, err)
+	live := count(t, pool, `SELECT count(*) FROM subscriptions WHERE status <> 'expired' AND access_until = grace_period_ends_at AND expires_at < now()`)
+	require.Equal(t, given, live)
+	requireEachMarkedOnce(t, pool, n-live)
+
+	_, err = pool.Exec(t.Context(), `UPDATE subscriptions SET grace_period_ends_at = clock_timestamp() WHERE status <> 'expired'`)
+	require.NoError(t, err)
+	ended, err := drainDue(t.Context(), s, 100)
+	require.NoError(t, err)
+	require.Equal(t, live, ended, "a grace that ends is an end")
+}
+
 // Renewals that commit while scans choose and mark their rows: whoever was renewed is not marked, and nobody is both.
 func TestRenewalsRacingWithScans(t *testing.T) {
 	t.Parallel()
