@@ -70,12 +70,12 @@ func TestAWriteCarriesItsBodyPathAndKey(t *testing.T) {
 func TestASignedBodyIsSentAsItIs(t *testing.T) {
 	t.Parallel()
 	c, requests := serve(t, http.StatusOK, "application/json", `{"received":true,"duplicate":false}`)
-	const body = "{ \"type\": \"<x>\",\n\"id\":\"evt_1\" }"
-	receipt, err := c.ReceiveStripeEvent(t.Context(), client.ReceiveStripeEventParams{StripeSignature: "t=1,v1=ab"}, json.RawMessage(body))
+	const signed = "{ \"type\": \"<x>\",\n\"id\":\"evt_1\" }"
+	receipt, err := c.ReceiveStripeEvent(t.Context(), client.ReceiveStripeEventParams{StripeSignature: "t=1,v1=ab"}, json.RawMessage(signed))
 	require.NoError(t, err)
 	require.True(t, receipt.Received)
 	r := <-requests
-	require.Equal(t, body, r.body)
+	require.Equal(t, []byte(signed), []byte(r.body), "byte by byte")
 	require.Equal(t, "t=1,v1=ab", r.Header.Get("Stripe-Signature"))
 }
 
