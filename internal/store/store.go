@@ -28,6 +28,9 @@ type PoolOptions struct {
 	MaxConns         int32         // connections at most
 	StatementTimeout time.Duration // a statement past it is canceled by the server
 	LockTimeout      time.Duration // waiting for a lock longer than this is an error
+	// KeepOpen has all connections open from the start: right where a new one may not be had, because others use up what the
+	// server has, and the work must go on all the same.
+	KeepOpen bool
 	// GenericPlans plans each statement once for all values. For a short list of values PostgreSQL would plan anew each
 	// time, which takes longer than the statement: right where every value asks for the same plan.
 	GenericPlans bool
@@ -56,6 +59,9 @@ func OpenLazy(ctx context.Context, databaseURL string, o PoolOptions) (*pgxpool.
 		return nil, fmt.Errorf("reading the database URL: %w", err)
 	}
 	config.MaxConns = o.MaxConns
+	if o.KeepOpen {
+		config.MinConns = o.MaxConns
+	}
 	config.ConnConfig.ConnectTimeout = 3 * time.Second
 	params := config.ConnConfig.RuntimeParams
 	params["application_name"] = o.Name
