@@ -71,7 +71,7 @@ func TestConnectionsAreUsedUp(t *testing.T) {
 	api.askAcross(t, "u_ends", end)
 	t.Logf("%d idle connections, %d right answers, %d times 503", len(idle), a.right.Load(), a.withoutDB.Load())
 	// A busy machine may let one of them wait for longer than a check has; it is never the rule.
-	require.Less(t, a.withoutDB.Load(), a.right.Load()/20)
+	require.Less(t, a.withoutDB.Load(), a.right.Load()/50)
 
 	for _, conn := range idle {
 		require.NoError(t, conn.Close(t.Context()))
