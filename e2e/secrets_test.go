@@ -159,9 +159,9 @@ func histories(t *testing.T, temporal client.Client) string {
 	for _, run := range listed.Executions {
 		write(run)
 		id, runID := run.Execution.WorkflowId, run.Execution.RunId
-		described, err := temporal.DescribeWorkflowExecution(t.Context(), id, runID)
+		described, err := temporal.DescribeWorkflow(t.Context(), id, runID)
 		require.NoError(t, err)
-		write(described)
+		write(described.RawResponse)
 		for history := temporal.GetWorkflowHistory(t.Context(), id, runID, false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); history.HasNext(); {
 			event, err := history.Next()
 			require.NoError(t, err)

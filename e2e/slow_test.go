@@ -87,7 +87,7 @@ func sendSlowly(conn net.Conn, start string, long int) error {
 			return err
 		case <-tick.C:
 			if _, err := io.WriteString(conn, "x"); err != nil {
-				return nil //nolint:nilerr // It was cut off, which is what is wanted.
+				return nil // it was cut off, which is what is wanted
 			}
 		}
 	}
