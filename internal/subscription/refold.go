@@ -79,9 +79,8 @@ func (o Observation) apply(prev *Subscription, at time.Time, leeway time.Duratio
 func refold(row Subscription, said []Observation, at time.Time, leeway time.Duration) (Outcome, bool) {
 	var state *Subscription
 	for _, o := range inOrder(said) {
-		if o.Provider.LinkedUserID == "" {
-			o.Provider.LinkedUserID = row.UserID
-		}
+		// The customer may have been linked to another user since; the row stays with its own.
+		o.Provider.CustomerUserID, o.Provider.LinkedUserID = "", row.UserID
 		outcome := o.apply(state, at, leeway)
 		switch {
 		case outcome.Skip == SkipNone:
