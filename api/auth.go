@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -45,6 +46,9 @@ func roleNamed(name string) role {
 const (
 	// keyAge is how long a key is taken from memory. A revoked key stops within this and the time of a look-up.
 	keyAge = time.Second
+	// keyRefresh is the age from which a key in use is looked up again, while it is still taken from memory: at the end of
+	// its age all who use it would wait for the database at once.
+	keyRefresh = keyAge / 2
 	// keyDeadline bounds a look-up, which is a part of an access check.
 	keyDeadline = accessDeadline
 )
@@ -72,7 +76,8 @@ type keyring struct {
 
 type knownKey struct {
 	identity
-	askedAt time.Time // before the database was asked, so that the age is never too small
+	askedAt   time.Time // before the database was asked, so that the age is never too small
+	refreshed *atomic.Bool
 }
 
 var errUnknownKey = problem(http.StatusUnauthorized, "unauthorized", "The key is unknown or revoked.")
@@ -83,7 +88,14 @@ func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte, address 
 	k.mu.RLock()
 	known, ok := k.known[hash]
 	k.mu.RUnlock()
-	if ok && time.Since(known.askedAt) < keyAge {
+	if age := time.Since(known.askedAt); ok && age < keyAge {
+		if age >= keyRefresh && known.refreshed.CompareAndSwap(false, true) {
+			k.lookups.DoChan(string(hash[:]), func() (any, error) {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyDeadline)
+				defer cancel()
+				return k.ask(ctx, hash)
+			})
+		}
 		return known.identity, nil
 	}
 	// One look-up for all who wait; it does not end with the request that happened to be first.
@@ -126,7 +138,7 @@ func (k *keyring) ask(ctx context.Context, hash [sha256.Size]byte) (identity, er
 		return identity{}, err
 	}
 	who := identity{role: roleNamed(key.Role), id: key.ID, name: key.Name}
-	k.known[hash] = knownKey{identity: who, askedAt: askedAt}
+	k.known[hash] = knownKey{identity: who, askedAt: askedAt, refreshed: new(atomic.Bool)}
 	return who, nil
 }
 
