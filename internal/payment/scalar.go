@@ -54,13 +54,19 @@ func (i *instant) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// storable returns s, or "" when PostgreSQL could not store or index it, when it is blank, or when it is more than one line:
-// nobody could ask for a user with a line break in the id, and no mail goes to a name with one.
+// storable returns s, or "" when PostgreSQL could not store or index it, when it is blank, or when it is more than one line or
+// shows other than it reads: nobody could ask for a user with such an id, and no mail goes to such a name.
 func storable(s string) string {
-	if len(s) > maxText || strings.ContainsFunc(s, unicode.IsControl) || strings.TrimSpace(s) == "" {
+	if len(s) > maxText || strings.ContainsFunc(s, notOneLine) || strings.TrimSpace(s) == "" {
 		return ""
 	}
 	return s
+}
+
+// notOneLine are the characters that the API and the mails refuse: control characters, the separators of lines and
+// paragraphs, and the overrides of writing direction.
+func notOneLine(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
 }
 
 // address returns s, or "" when no mail could be sent to it: the API refuses such an address as well.
