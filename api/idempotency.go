@@ -81,7 +81,7 @@ func (i idempotency) claimed(c echo.Context, claim *store.KeyClaim, next echo.Ha
 	defer func() {
 		c.Response().Writer = client
 		if !settled { // it panicked
-			i.release(c, claim)
+			i.lapse(c, claim)
 		}
 	}()
 
@@ -90,9 +90,12 @@ func (i idempotency) claimed(c echo.Context, claim *store.KeyClaim, next echo.Ha
 	settled = true
 	switch {
 	case err != nil:
-		if p, answer := problemAnswer(c, err); repeatable(p.Status) {
+		switch p, answer := problemAnswer(c, err); {
+		case repeatable(p.Status):
 			i.keep(c, claim, store.KeptAnswer{Status: p.Status, Body: answer})
-		} else {
+		case p.Status >= http.StatusInternalServerError:
+			i.lapse(c, claim)
+		default:
 			i.release(c, claim)
 		}
 		return err
@@ -112,10 +115,15 @@ func repeatable(status int) bool {
 	return status < http.StatusInternalServerError && status != http.StatusConflict && status != http.StatusTooManyRequests
 }
 
-// keep and release are best effort: the request has its answer whatever becomes of them. A key that is neither is free when
+// keep, lapse and release are best effort: the request has its answer whatever becomes of them. A key that is neither is free when
 // its lease has passed.
 func (i idempotency) keep(c echo.Context, claim *store.KeyClaim, a store.KeptAnswer) {
 	i.settle(c, "keeping an answer", func(ctx context.Context) error { return i.store.KeepAnswer(ctx, claim, a) })
+}
+
+// lapse is for a request that may have had its effect.
+func (i idempotency) lapse(c echo.Context, claim *store.KeyClaim) {
+	i.settle(c, "ending the lease of an idempotency key", func(ctx context.Context) error { return i.store.LapseKey(ctx, claim) })
 }
 
 func (i idempotency) release(c echo.Context, claim *store.KeyClaim) {

@@ -50,22 +50,40 @@ func (s subscriptionRoutes) askProvider(c echo.Context, row subscription.Subscri
 	if s.provider.Client == nil {
 		return subscription.ErrProviderOwned
 	}
-	if err := a.allowed(row); err != nil {
+	if err := a.allowed(row); err != nil && repeated(c) {
+		a.do = s.look
+	} else if err != nil {
 		return err
 	}
 	ctx := answers(c, func(after subscription.Subscription) (int, any) { return http.StatusOK, showSubscription(after) })
-	began := time.Now()
-	answer, err := a.do(ctx, row.ExternalID, providerKey(c, row, a.name))
-	if err != nil {
-		return s.notChanged(ctx, row, err)
+	const tries = 4
+	for try := 1; ; try++ {
+		began := time.Now()
+		answer, err := a.do(ctx, row.ExternalID, providerKey(c, row, a.name))
+		if err != nil {
+			return s.notChanged(ctx, row, err)
+		}
+		after, skip, err := s.store.ApplyTruth(ctx, store.Truth{
+			Provider: answer.Provider, Asked: answer.Asked, Began: began, Version: row.Version, Actor: who(c).actor(),
+		}, s.provider.Leeway)
+		if err != nil {
+			return err
+		}
+		if skip != subscription.SkipStale || try == tries {
+			return c.JSON(http.StatusOK, showSubscription(after))
+		}
+		row, a.do = after, s.look // it heard of something newer meanwhile: the change is made, the provider says how things are now
 	}
-	after, _, err := s.store.ApplyTruth(ctx, store.Truth{
-		Provider: answer.Provider, Asked: answer.Asked, Began: began, Version: row.Version, Actor: who(c).actor(),
-	}, s.provider.Leeway)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, showSubscription(after))
+}
+
+// repeated reports whether the same request came before and got no answer. What stands in its way then may be its own effect,
+// which the webhook has told of meanwhile: the provider is asked how the subscription is.
+func repeated(c echo.Context) bool { return store.KeyClaimOf(c.Request().Context()).Again() }
+
+// look changes nothing.
+func (s subscriptionRoutes) look(ctx context.Context, id, _ string) (payment.Answer, error) {
+	provider, asked, err := s.provider.Client.Subscription(ctx, id)
+	return payment.Answer{Provider: provider, Asked: asked}, err
 }
 
 // notChanged says what became of a change that the provider did not confirm. Where there is no answer the change may have
@@ -84,7 +102,7 @@ func (s subscriptionRoutes) notChanged(ctx context.Context, row subscription.Sub
 	defer cancel()
 	marked := s.store.MarkForReconcile(marking, row.ExternalID)
 	wait := max(silent.RetryAfter, 5*time.Second)
-	p := unavailable("provider_unavailable", "The payment provider gave no answer; nothing was changed here. Try again with the same Idempotency-Key.",
+	p := unavailable("provider_unavailable", "The payment provider gave no answer, so it is not known whether the change was made. Send the same request again with the same Idempotency-Key.",
 		strconv.Itoa(int(wait/time.Second)))
 	return errors.Join(p, err, marked)
 }

@@ -276,6 +276,37 @@ func TestARepeatedChangeAtTheProviderIsMadeOnce(t *testing.T) {
 	require.Equal(t, "true", second.header.Get("Idempotency-Replayed"))
 }
 
+// TestARepeatedChangeWhoseAnswerWasLost: the change was made, its answer was lost, and its webhook came before the repetition.
+func TestARepeatedChangeWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.sells(t)
+	s.settled(t)
+	send := func(key, action, body string) answer {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/subscriptions/"+s.id+"/"+action, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+s.keys[roleOperator])
+		r.Header.Set("Idempotency-Key", key)
+		return s.send(r)
+	}
+	for _, c := range []struct{ action, body, field string }{
+		{"change-plan", `{"plan":"team","when":"now"}`, "plan"},
+		{"cancel", `{"at_period_end":true}`, "cancel_at_period_end"},
+		{"cancel", `{}`, "status"},
+	} {
+		before := s.row(t)[c.field]
+		require.NoError(t, s.sim.AddRESTFault(simulator.RESTFault{Kind: simulator.HTML, After: true, Method: http.MethodPost}))
+		require.NoError(t, s.sim.AddRESTFault(simulator.RESTFault{Kind: simulator.HTML, After: true, Method: http.MethodDelete}))
+		send(c.body, c.action, c.body).requireProblem(t, http.StatusServiceUnavailable, "provider_unavailable")
+		s.sim.ClearRESTFaults()
+		require.Eventually(t, func() bool { return s.row(t)[c.field] != before }, 20*time.Second, 10*time.Millisecond, "its webhook tells")
+		send(c.body, c.action, `{"at_period_end":false,"x":1}`).requireProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused")
+		again := send(c.body, c.action, c.body)
+		require.Equal(t, http.StatusOK, again.status, "%s: %s", c.action, again.body)
+		require.NotEqual(t, before, again.field(t, c.field))
+		send("another", c.action, c.body).requireProblem(t, http.StatusConflict, "conflict")
+	}
+}
+
 func TestChangePlanOfOurs(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)

@@ -114,7 +114,7 @@ func (s subscriptionRoutes) changePlanAtProvider(c echo.Context, row subscriptio
 	}
 	coming, prorated, err := row.PlanAtProvider(plan.Key, atRenewal)
 	if err != nil {
-		return err
+		return s.askProvider(c, row, providerAction{name: "plan", allowed: func(subscription.Subscription) error { return err }})
 	}
 	before, price := row.NextPlanKey, plan.StripePriceIDs[0]
 	if coming != before {

@@ -46,9 +46,13 @@ type KeptAnswer struct {
 type KeyClaim struct {
 	id     []byte
 	claim  string
+	again  bool
 	encode func(result any) (KeptAnswer, error)
 	kept   bool
 }
+
+// Again reports whether a request with this key came before and left no answer: what it asks for may have been done.
+func (c *KeyClaim) Again() bool { return c != nil && c.again }
 
 // Encode says how the result of the one write of this request is answered. A claim without it is kept after the effect.
 func (c *KeyClaim) Encode(encode func(result any) (KeptAnswer, error)) { c.encode = encode }
@@ -76,7 +80,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval, clock_time
 ON CONFLICT (id) DO UPDATE SET body_hash = excluded.body_hash, claim = excluded.claim, leased_until = excluded.leased_until,
 	created_at = excluded.created_at, response_status = NULL, response_body = NULL
 WHERE k.created_at <= excluded.created_at - $9::interval
-	OR (k.response_status IS NULL AND k.leased_until <= excluded.created_at AND k.body_hash = excluded.body_hash)`
+	OR (k.response_status IS NULL AND k.leased_until <= excluded.created_at AND k.body_hash = excluded.body_hash)
+RETURNING xmax <> 0` // a row that was there has the number of the transaction that changed it
 
 const keyState = `SELECT body_hash = $2, response_status, response_body FROM idempotency_keys WHERE id = $1`
 
@@ -87,13 +92,13 @@ func (s *Store) ClaimKey(ctx context.Context, r KeyedRequest, lease time.Duratio
 	id, hash := r.id(), sha256.Sum256(r.Body)
 	const tries = 3 // a key that its holder gave back between the two statements is free
 	for range tries {
-		claim := NewID()
-		tag, err := s.pool.Exec(ctx, claimKey, id, r.APIKeyID, r.Method, r.Path, r.Key, hash[:], claim, lease, KeyRetention)
-		if err != nil {
+		claim := &KeyClaim{id: id, claim: NewID()}
+		err := s.pool.QueryRow(ctx, claimKey, id, r.APIKeyID, r.Method, r.Path, r.Key, hash[:], claim.claim, lease, KeyRetention).Scan(&claim.again)
+		switch {
+		case err == nil:
+			return claim, nil, nil
+		case !errors.Is(err, pgx.ErrNoRows):
 			return nil, nil, fmt.Errorf("claiming an idempotency key: %w", err)
-		}
-		if tag.RowsAffected() == 1 {
-			return &KeyClaim{id: id, claim: claim}, nil, nil
 		}
 		var same bool
 		var status *int
@@ -155,11 +160,21 @@ func (s *Store) KeepAnswer(ctx context.Context, c *KeyClaim, a KeptAnswer) error
 
 const releaseKey = `DELETE FROM idempotency_keys WHERE id = $1 AND claim = $2 AND response_status IS NULL`
 
-// ReleaseKey gives the key back after a request that had no effect, or an unknown one. A commit that came through although
-// nobody heard of it has kept its answer, and stays.
+// ReleaseKey gives the key back after a request that had no effect.
 func (s *Store) ReleaseKey(ctx context.Context, c *KeyClaim) error {
 	if _, err := s.pool.Exec(ctx, releaseKey, c.id, c.claim); err != nil {
 		return fmt.Errorf("giving an idempotency key back: %w", err)
+	}
+	return nil
+}
+
+const lapseKey = `UPDATE idempotency_keys SET leased_until = clock_timestamp() WHERE id = $1 AND claim = $2 AND response_status IS NULL`
+
+// LapseKey ends the lease of the key after a request whose effect is not known: the same request may come again at once, and
+// is told so by Again. A commit that came through although nobody heard of it has kept its answer, and stays.
+func (s *Store) LapseKey(ctx context.Context, c *KeyClaim) error {
+	if _, err := s.pool.Exec(ctx, lapseKey, c.id, c.claim); err != nil {
+		return fmt.Errorf("ending the lease of an idempotency key: %w", err)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func (s *Store) ApplyTruth(ctx context.Context, t Truth, leeway time.Duration) (
 	err := s.againOnConflict(ctx, func(tx pgx.Tx) error {
 		var err error
 		after, skip, err = applyTruth(ctx, tx, t, leeway)
-		if err != nil || after.ID == "" {
+		if err != nil || after.ID == "" || skip == subscription.SkipStale { // the caller asks again
 			return err
 		}
 		return finishClaim(ctx, tx, after)
@@ -112,9 +112,18 @@ func applyTruth(ctx context.Context, tx pgx.Tx, t Truth, leeway time.Duration) (
 	}
 	var outcome subscription.Outcome
 	p := have.owned(t.Provider)
-	if current != nil && row.Version != t.Version && row.Overtaken(t.Asked, have.now) {
+	switch {
+	case t.CustomerDeleted && current != nil && row.Status == subscription.Canceled:
+		outcome = subscription.Outcome{Skip: subscription.SkipStale}
+	case t.CustomerDeleted: // nothing of a deleted customer's goes on, whatever was heard since
+		t.Provider.PeriodEnd, p.PeriodEnd = row.PeriodEnd, row.PeriodEnd
+		news := t.news(have.now)
+		news.Fetched = true
+		outcome = subscription.Apply(current, p, news, nil, leeway)
+		outcome.Mark = true
+	case current != nil && row.Version != t.Version && row.Overtaken(t.Asked, have.now):
 		outcome = subscription.Outcome{Skip: subscription.SkipStale, Mark: true}
-	} else {
+	default:
 		outcome = subscription.Apply(current, p, t.news(have.now), have.plan(p), leeway)
 	}
 	folded.take(key, current, p, outcome)

@@ -133,3 +133,25 @@ func TestAnAnswerThatCameTooLateIsAskedForAgain(t *testing.T) {
 	require.Equal(t, []store.NewsResult{{EventID: asking.EventID}}, results)
 	require.Equal(t, subscription.PastDue, b.only().Status)
 }
+
+// Nothing of a deleted customer's goes on, also when the row heard of something later before.
+func TestADeletedCustomerEndsWhatWasHeardOfLater(t *testing.T) {
+	t.Parallel()
+	b := newApplyBench(t)
+	b.apply(b.stored(says("active"), start))
+	b.apply(b.stored(says("active", func(p *subscription.Provider) { p.CancelAtPeriodEnd = true }), start.Add(time.Hour)))
+	deleted := store.Truth{
+		Provider: subscription.Provider{ExternalID: b.only().ExternalID}, Asked: start.Add(time.Minute), CustomerDeleted: true, Actor: store.ActorStripe,
+	}
+	after, skip, err := b.store.ApplyTruth(t.Context(), deleted, leeway)
+	require.NoError(t, err)
+	require.Equal(t, subscription.SkipNone, skip)
+	require.Equal(t, subscription.Canceled, after.Status)
+	require.Equal(t, start.Add(time.Minute), after.ExpiresAt)
+	require.True(t, after.NeedsReconcile, "the provider has not said so itself")
+
+	again, skip, err := b.store.ApplyTruth(t.Context(), deleted, leeway)
+	require.NoError(t, err)
+	require.Equal(t, subscription.SkipStale, skip)
+	require.Equal(t, after, again)
+}
