@@ -21,11 +21,21 @@ import (
 )
 
 // jobs are the schedules by id, with the workflow and the queue that the contract gives them.
-var jobs = []struct{ id, workflow, queue string }{
-	{"subscription-expiry", "ExpireSubscriptions", "subscriptions"},
-	{"webhook-apply", "ApplyWebhookEvents", "payments"},
-	{"outbox-delivery", "DeliverOutbox", "notifications"},
-	{"idempotency-cleanup", "CleanUpIdempotencyKeys", "operations"},
+var jobs = []struct{ id, workflow, queue, every string }{
+	{"subscription-expiry", "ExpireSubscriptions", "subscriptions", "10s"},
+	{"webhook-apply", "ApplyWebhookEvents", "payments", "10s"},
+	{"outbox-delivery", "DeliverOutbox", "notifications", "10s"},
+	{"idempotency-cleanup", "CleanUpIdempotencyKeys", "operations", "60s"},
+	{"subscription-reminders", "RemindSubscriptions", "subscriptions", "300s"},
+}
+
+// everyJob overrides the cadence of all jobs.
+func everyJob(cadence string) []string {
+	var environ []string
+	for _, job := range jobs {
+		environ = append(environ, "TERMKEEPER_JOB_"+strings.ToUpper(strings.ReplaceAll(job.id, "-", "_"))+"_EVERY="+cadence)
+	}
+	return environ
 }
 
 // operator is a person with the Temporal CLI.
@@ -120,10 +130,10 @@ func TestSchedulesAreApplied(t *testing.T) {
 			continue // a busy server
 		}
 		require.Zero(t, r.code, r.stderr)
-		require.Contains(t, r.stdout, "3 schedules are as they should be")
+		require.Contains(t, r.stdout, fmt.Sprintf("%d schedules are as they should be", len(jobs)))
 	}
 	require.LessOrEqual(t, made, len(jobs), "none is made by two of the five")
-	require.Contains(t, s.program().reaching(t, "schedules", "apply"), "3 schedules are as they should be")
+	require.Contains(t, s.program().reaching(t, "schedules", "apply"), fmt.Sprintf("%d schedules are as they should be", len(jobs)))
 
 	// The list comes from an index that is written a little later.
 	await(t, "all schedules are listed", func() error {
@@ -141,7 +151,7 @@ func TestSchedulesAreApplied(t *testing.T) {
 	})
 	for _, job := range jobs {
 		d := o.describe(t, job.id)
-		require.Equal(t, "10s", d.every(), job.id)
+		require.Equal(t, job.every, d.every(), job.id)
 		require.NotEmpty(t, d.Schedule.State.Notes, "the note says what the job does")
 		require.Contains(t, s.program().reaching(t, "schedules", "list"), job.id)
 	}
@@ -166,7 +176,7 @@ func TestSchedulesAreApplied(t *testing.T) {
 			d := o.describe(t, job.id)
 			require.True(t, d.Schedule.State.Paused, job.id)
 			require.Equal(t, "moving the database", d.Schedule.State.Notes, job.id)
-			require.Equal(t, "10s", d.every(), job.id)
+			require.Equal(t, job.every, d.every(), job.id)
 		}
 		require.Equal(t, len(jobs), strings.Count(list, "moving the database"), list)
 		for _, job := range jobs {
@@ -200,8 +210,7 @@ func TestOperatorRunsJobsAtWill(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sim.Close(context.WithoutCancel(t.Context()))) })
 	for range 2 {
-		s.startWorker(t, "SMTP_URL="+sim.SMTPURL(), "TERMKEEPER_JOB_SUBSCRIPTION_EXPIRY_EVERY=4s", "TERMKEEPER_JOB_WEBHOOK_APPLY_EVERY=4s",
-			"TERMKEEPER_JOB_OUTBOX_DELIVERY_EVERY=4s")
+		s.startWorker(t, append(everyJob("4s"), "SMTP_URL="+sim.SMTPURL())...)
 	}
 	for _, job := range jobs {
 		s.awaitWholeRun(t, job.id)

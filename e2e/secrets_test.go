@@ -39,9 +39,7 @@ func TestHistoriesLogsAndMetricsHoldNoSecrets(t *testing.T) {
 	s := newSystem(t)
 	temporal := s.useTemporal(t)
 	s.environ = append(s.environ, "SMTP_URL="+sim.SMTPURL(), "STRIPE_API_KEY="+canaryStripe, "STRIPE_API_BASE="+sim.StripeURL())
-	for _, job := range jobs {
-		s.environ = append(s.environ, "TERMKEEPER_JOB_"+strings.ToUpper(strings.ReplaceAll(job.id, "-", "_"))+"_EVERY=1s")
-	}
+	s.environ = append(s.environ, everyJob("1s")...)
 	s.plan(t)
 	// One row that no batch can have, by a message with its user; and later a whole statement that nothing can be done about.
 	s.exec(t, `CREATE FUNCTION tell_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

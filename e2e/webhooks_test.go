@@ -97,12 +97,16 @@ type story struct {
 	api  *apiProcess
 	id   string
 	sent []string
+	from time.Time // of the first event: the subscription's start, whatever its period is
 }
 
 func (y *story) tell(t *testing.T, eventType string, at time.Time, status string, start, end time.Time) subscription {
 	t.Helper()
+	if y.from.IsZero() {
+		y.from = start
+	}
 	e := stripeEvent(simulator.Shape2025, eventType, at, simulator.SubscriptionFixture{
-		ID: "sub_" + y.id, UserID: "u_" + y.id, Status: status, PeriodStart: start, PeriodEnd: end, StartDate: start,
+		ID: "sub_" + y.id, UserID: "u_" + y.id, Status: status, PeriodStart: start, PeriodEnd: end, StartDate: y.from,
 	})
 	y.api.send(t, e)
 	require.Equal(t, "processed", y.s.awaitEvent(t, e).Status)
