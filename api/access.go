@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -63,12 +65,13 @@ func (q check) validate(pointer string, errs *fieldErrors) {
 
 // one answers GET /v1/access.
 func (a accessRoutes) one(c echo.Context) error {
-	query := c.QueryParams()
-	q := check{UserID: query.Get("user_id"), Feature: query.Get("feature"), Plan: query.Get("plan")}
+	var query accessQuery
+	query.read(c.Request().URL.RawQuery)
+	q := check{UserID: query.userID, Feature: query.feature, Plan: query.plan}
 	var errs fieldErrors
 	q.validate("", &errs)
-	if text := query.Get("at"); text != "" {
-		at, detail := parseInstant(text)
+	if query.at != "" {
+		at, detail := parseInstant(query.at)
 		if detail != "" {
 			errs.add("/at", detail)
 		}
@@ -84,6 +87,44 @@ func (a accessRoutes) one(c echo.Context) error {
 		}
 		return a.decide(make([]byte, 0, answerSize), q, past.or(0, holdings[q.UserID]), now), nil
 	})
+}
+
+// accessQuery is what an access check asks in its query.
+type accessQuery struct{ userID, feature, plan, at string }
+
+// read takes the first value of each name, and reads pairs as url.ParseQuery does: one that cannot be read is left out. The
+// values of all names would cost a map and a list each, on the busiest path.
+func (q *accessQuery) read(raw string) {
+	var seen struct{ userID, feature, plan, at bool }
+	for raw != "" {
+		var pair string
+		pair, raw, _ = strings.Cut(raw, "&")
+		if pair == "" || strings.Contains(pair, ";") {
+			continue
+		}
+		key, value, _ := strings.Cut(pair, "=")
+		key, err := url.QueryUnescape(key)
+		if err != nil {
+			continue
+		}
+		var into *string
+		var once *bool
+		switch key {
+		case "user_id":
+			into, once = &q.userID, &seen.userID
+		case "feature":
+			into, once = &q.feature, &seen.feature
+		case "plan":
+			into, once = &q.plan, &seen.plan
+		case "at":
+			into, once = &q.at, &seen.at
+		default:
+			continue
+		}
+		if value, err := url.QueryUnescape(value); err == nil && !*once {
+			*into, *once = value, true
+		}
+	}
 }
 
 // batch answers POST /v1/access/batch: all checks from one reading, in the order asked.
