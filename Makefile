@@ -22,8 +22,9 @@ run: build ## start the whole system on this machine; installs what is missing
 build: ## build bin/termkeeper
 	$(GO) build -o bin/termkeeper ./cmd/termkeeper
 
+# One package at a time: several at once starve the servers that they start, and tests that wait for them fail.
 test: ## run every test, with real PostgreSQL and Temporal
-	$(WITH_STACK) sh -c '$(GO) test -timeout 20m ./... && $(GO) test -C deploy -timeout 10m ./...'
+	$(WITH_STACK) sh -c '$(GO) test -p 1 -timeout 20m ./... && $(GO) test -C deploy -timeout 10m ./...'
 
 test-short: ## run the quick tests: none that starts or kills whole servers
 	$(WITH_STACK) $(GO) test -short -timeout 5m $$($(GO) list ./... | grep -v -E '$(SLOW_PACKAGES)')
