@@ -32,6 +32,8 @@ type providerAction struct {
 	// allowed says whether our row speaks against it, before the provider is asked.
 	allowed func(subscription.Subscription) error
 	do      func(ctx context.Context, externalID, key string) (payment.Answer, error)
+	// made says whether the row is as the change leaves it.
+	made func(subscription.Subscription) bool
 }
 
 // providerOwns reads the subscription of the path, and tells whether its terms are the provider's.
@@ -50,10 +52,10 @@ func (s subscriptionRoutes) askProvider(c echo.Context, row subscription.Subscri
 	if s.provider.Client == nil {
 		return subscription.ErrProviderOwned
 	}
-	if err := a.allowed(row); err != nil && repeated(c) {
-		a.do = s.look
-	} else if err != nil {
+	if err := a.allowed(row); err != nil && (!repeated(c) || !a.made(row)) {
 		return err
+	} else if err != nil {
+		a.do = s.look
 	}
 	ctx := answers(c, func(after subscription.Subscription) (int, any) { return http.StatusOK, showSubscription(after) })
 	const tries = 4
@@ -76,8 +78,8 @@ func (s subscriptionRoutes) askProvider(c echo.Context, row subscription.Subscri
 	}
 }
 
-// repeated reports whether the same request came before and got no answer. What stands in its way then may be its own effect,
-// which the webhook has told of meanwhile: the provider is asked how the subscription is.
+// repeated reports whether the same request came before and got no answer. Where the row is as it would leave it, what stands
+// in its way is its own effect, which the webhook has told of meanwhile: the provider is asked how the subscription is.
 func repeated(c echo.Context) bool { return store.KeyClaimOf(c.Request().Context()).Again() }
 
 // look changes nothing.

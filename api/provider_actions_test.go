@@ -307,6 +307,25 @@ func TestARepeatedChangeWhoseAnswerWasLost(t *testing.T) {
 	}
 }
 
+// TestARepeatedChangeThatSomethingElseStandsInTheWayOf: it was not made, and is not said to be.
+func TestARepeatedChangeThatSomethingElseStandsInTheWayOf(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.sells(t)
+	s.settled(t)
+	send := func() answer {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/subscriptions/"+s.id+"/change-plan", strings.NewReader(`{"plan":"team","when":"now"}`))
+		r.Header.Set("Authorization", "Bearer "+s.keys[roleOperator])
+		r.Header.Set("Idempotency-Key", "once")
+		return s.send(r)
+	}
+	s.down.Store(http.StatusInternalServerError)
+	send().requireProblem(t, http.StatusServiceUnavailable, "provider_unavailable")
+	s.down.Store(0)
+	require.Equal(t, "canceled", s.act(t, http.StatusOK, "cancel", `{}`)["status"])
+	send().requireProblem(t, http.StatusConflict, "conflict")
+}
+
 func TestChangePlanOfOurs(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)

@@ -41,9 +41,13 @@ func (s subscriptionRoutes) cancel(c echo.Context) error {
 		return err
 	}
 	if owned {
-		action := providerAction{"cancel", func(row subscription.Subscription) error { return row.Cancelable(in.AtPeriodEnd) }, s.provider.Client.CancelNow}
+		action := providerAction{
+			name: "cancel", allowed: func(row subscription.Subscription) error { return row.Cancelable(in.AtPeriodEnd) },
+			do: s.provider.Client.CancelNow, made: func(row subscription.Subscription) bool { return row.Status == subscription.Canceled },
+		}
 		if in.AtPeriodEnd {
 			action.name, action.do = "cancel_at_period_end", s.provider.Client.CancelAtPeriodEnd
+			action.made = func(row subscription.Subscription) bool { return row.CancelAtPeriodEnd }
 		}
 		return s.askProvider(c, row, action)
 	}
@@ -62,7 +66,12 @@ func (s subscriptionRoutes) uncancel(c echo.Context) error {
 		return err
 	}
 	if owned {
-		return s.askProvider(c, row, providerAction{"uncancel", subscription.Subscription.Uncancelable, s.provider.Client.Uncancel})
+		return s.askProvider(c, row, providerAction{
+			name: "uncancel", allowed: subscription.Subscription.Uncancelable, do: s.provider.Client.Uncancel,
+			made: func(row subscription.Subscription) bool {
+				return row.Status != subscription.Canceled && !row.CancelAtPeriodEnd
+			},
+		})
 	}
 	return s.act(c, "", func(s subscription.Subscription, _ time.Time) (subscription.Subscription, []subscription.Change, error) {
 		return s.Uncancel()
@@ -114,7 +123,12 @@ func (s subscriptionRoutes) changePlanAtProvider(c echo.Context, row subscriptio
 	}
 	coming, prorated, err := row.PlanAtProvider(plan.Key, atRenewal)
 	if err != nil {
-		return s.askProvider(c, row, providerAction{name: "plan", allowed: func(subscription.Subscription) error { return err }})
+		return s.askProvider(c, row, providerAction{
+			name: "plan", allowed: func(subscription.Subscription) error { return err },
+			made: func(row subscription.Subscription) bool {
+				return row.Status != subscription.Canceled && row.PlanKey == plan.Key && row.NextPlanKey == ""
+			},
+		})
 	}
 	before, price := row.NextPlanKey, plan.StripePriceIDs[0]
 	if coming != before {
