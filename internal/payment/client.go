@@ -110,37 +110,25 @@ type object struct {
 	stripe.APIResource
 }
 
-// call sends one request about a subscription and reads the subscription that comes back. When it began is told by the
-// Date of the answer, less what the call took, rounded down.
+// call sends one request about a subscription and reads the subscription that comes back.
 func (c *Client) call(ctx context.Context, method, id string, timeout time.Duration, params stripe.ParamsContainer) (Answer, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	base := params.GetParams()
-	base.Context = ctx
 	for _, e := range expansions {
 		base.AddExpand(e)
 	}
-	var got object
-	began := time.Now()
-	err := c.backend.Call(method, "/v1/subscriptions/"+url.PathEscape(id), c.key.Reveal(), params, &got)
-	took := time.Since(began)
+	answer, err := c.ask(ctx, method, "/v1/subscriptions/"+url.PathEscape(id), timeout, params)
 	if err != nil {
-		return Answer{}, nil, classify(err)
+		return Answer{}, nil, err
 	}
-	if got.LastResponse.Header.Get("Idempotent-Replayed") == "true" {
+	if answer.repeated {
 		// It says what held when the key came first, up to a day ago, under the Date of now.
 		return c.fetch(ctx, id)
 	}
-	raw := got.LastResponse.RawJSON
-	provider, err := Subscription(raw)
+	provider, err := Subscription(answer.raw)
 	if err != nil || provider.ExternalID != id {
 		return Answer{}, nil, &NoAnswerError{Why: "what came was not the subscription that was asked about"}
 	}
-	date, err := http.ParseTime(got.LastResponse.Header.Get("Date"))
-	if err != nil {
-		return Answer{}, nil, &NoAnswerError{Why: "the answer had no usable Date"}
-	}
-	return Answer{provider, date.UTC().Add(-took).Truncate(time.Second)}, raw, nil
+	return Answer{provider, answer.asked}, answer.raw, nil
 }
 
 // Answer is a subscription as the provider knows it. Asked is the second in which our call began, by the provider's clock:
@@ -199,9 +187,5 @@ func (c *Client) Subscription(ctx context.Context, id string) (provider subscrip
 
 func (c *Client) fetch(ctx context.Context, id string) (Answer, []byte, error) {
 	answer, raw, err := c.call(ctx, http.MethodGet, id, fetchTimeout, &stripe.SubscriptionParams{})
-	var no *RefusalError
-	if errors.As(err, &no) {
-		err = &NoAnswerError{Why: "it answered with status " + strconv.Itoa(no.Status), NotFound: no.Status == http.StatusNotFound}
-	}
-	return answer, raw, err
+	return answer, raw, unanswered(err)
 }

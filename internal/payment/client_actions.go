@@ -110,19 +110,15 @@ func (c *Client) changePrice(ctx context.Context, id, price, key, proration stri
 }
 
 func (c *Client) priceInterval(ctx context.Context, id string) (interval, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	params := &stripe.PriceParams{}
-	params.Context = ctx
-	var got object
-	if err := c.backend.Call(http.MethodGet, "/v1/prices/"+url.PathEscape(id), c.key.Reveal(), params, &got); err != nil {
-		return interval{}, classify(err)
+	answer, err := c.ask(ctx, http.MethodGet, "/v1/prices/"+url.PathEscape(id), fetchTimeout, &stripe.PriceParams{})
+	if err != nil {
+		return interval{}, err
 	}
 	var price struct {
 		ID        string   `json:"id"`
 		Recurring interval `json:"recurring"`
 	}
-	if err := json.Unmarshal(got.LastResponse.RawJSON, &price); err != nil || price.ID != id {
+	if err := json.Unmarshal(answer.raw, &price); err != nil || price.ID != id {
 		return interval{}, &NoAnswerError{Why: "what came was not the price that was asked about"}
 	}
 	return price.Recurring, nil
