@@ -1,6 +1,9 @@
 package simulator
 
-import "time"
+import (
+	"container/heap"
+	"time"
+)
 
 // chargeDelay is how long after the rollover Stripe charges: the period has moved by then.
 const chargeDelay = time.Hour
@@ -12,25 +15,81 @@ func (s *stripe) advance(to time.Time) time.Time {
 	if to.After(s.now()) {
 		s.offset = time.Until(to)
 	}
-	s.settle(s.now())
-	return s.now()
+	now := s.now()
+	s.settle(now)
+	return now
 }
 
-// settle lets everything happen that is due at an instant, oldest first over all subscriptions. The caller holds the lock.
+// timed is an object to which things happen as time goes by: a subscription or a checkout session.
+type timed interface {
+	due() time.Time // when something happens next; the zero time for never
+	step(s *stripe, at time.Time)
+}
+
+// agenda is a heap of objects by what is due first, and of those by the order in which they were made.
+type agenda []appointment
+
+type appointment struct {
+	at   time.Time
+	made int
+	with timed
+}
+
+func (a agenda) Len() int { return len(a) }
+
+func (a agenda) Less(i, j int) bool {
+	return a[i].at.Before(a[j].at) || a[i].at.Equal(a[j].at) && a[i].made < a[j].made
+}
+
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+
+// Push is that of heap.Interface.
+func (a *agenda) Push(x any) { *a = append(*a, x.(appointment)) }
+
+// Pop is that of heap.Interface.
+func (a *agenda) Pop() any {
+	last := len(*a) - 1
+	popped := (*a)[last]
+	*a = (*a)[:last]
+	return popped
+}
+
+// settle lets everything happen that is due at an instant, oldest first over all objects. Between two changes it looks at
+// them only once. The caller holds the lock.
 func (s *stripe) settle(now time.Time) {
-	for {
-		var next *subscription
-		for _, id := range s.order {
-			sub := s.subscriptions[id]
-			if at := sub.due(); !at.IsZero() && !at.After(now) && (next == nil || at.Before(next.due())) {
-				next = sub
-			}
-		}
-		if next == nil {
-			return
-		}
-		s.step(next, next.due())
+	if now.Before(s.quietUntil) {
+		return
 	}
+	quietUntil := now.AddDate(100, 0, 0)
+	var ahead agenda
+	add := func(made int, with timed) {
+		switch at := with.due(); {
+		case at.IsZero():
+		case at.After(now):
+			quietUntil = earlier(quietUntil, at)
+		default:
+			heap.Push(&ahead, appointment{at, made, with})
+		}
+	}
+	for i, e := range s.subscriptions.entries {
+		add(i, e.thing)
+	}
+	for i, e := range s.checkouts.entries {
+		add(i, e.thing)
+	}
+	for len(ahead) > 0 {
+		next := heap.Pop(&ahead).(appointment)
+		next.with.step(s, next.at)
+		add(next.made, next.with)
+	}
+	s.quietUntil = quietUntil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // due returns when something happens next to the subscription, the zero time for never.
@@ -49,12 +108,12 @@ func (s *subscription) due() time.Time {
 }
 
 // step does the one thing that is due: the end that was set, the charge, or the rollover.
-func (s *stripe) step(sub *subscription, at time.Time) {
+func (sub *subscription) step(s *stripe, at time.Time) {
 	switch {
 	case at.Equal(sub.CancelAt), at.Equal(sub.PeriodEnd) && sub.CancelAtPeriodEnd:
 		s.end(sub, at)
 	case at.Equal(sub.chargeAt):
-		s.charge(sub, at)
+		s.collect(sub, at)
 	default:
 		s.rollOver(sub, at)
 	}
@@ -80,8 +139,8 @@ func (s *stripe) rollOver(sub *subscription, at time.Time) {
 	s.invoiced(sub, "invoice.created", at)
 }
 
-// charge settles the open invoice: paid, or past_due with the end of the new period.
-func (s *stripe) charge(sub *subscription, at time.Time) {
+// collect settles the open invoice: paid, or past_due with the end of the new period.
+func (s *stripe) collect(sub *subscription, at time.Time) {
 	sub.chargeAt = time.Time{}
 	if sub.fails {
 		sub.Invoice.Status = "open"

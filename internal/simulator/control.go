@@ -9,6 +9,7 @@ import (
 
 // control is what Stripe does not have: the endpoints under /_sim/ by which tests and people steer the simulator.
 func (s *Simulator) control(mux *http.ServeMux) {
+	s.controlMoney(mux)
 	mux.HandleFunc("GET /_sim/clock", func(w http.ResponseWriter, _ *http.Request) { s.tellClock(w, s.Now()) })
 	mux.HandleFunc("POST /_sim/clock", s.postClock)
 	mux.HandleFunc("POST /_sim/webhook-endpoint", s.postEndpoint)
@@ -128,14 +129,13 @@ func (s *Simulator) postCompletion(w http.ResponseWriter, r *http.Request) {
 func (s *Simulator) postResend(w http.ResponseWriter, r *http.Request) {
 	s.stripe.mu.Lock()
 	defer s.stripe.mu.Unlock()
-	for _, e := range s.stripe.events {
-		if e.id == r.PathValue("id") {
-			s.courier.take(e)
-			writeJSON(w, found(map[string]any{}))
-			return
-		}
+	e, ok := s.stripe.events.get(r.PathValue("id"))
+	if !ok {
+		writeJSON(w, missing("event", r.PathValue("id")))
+		return
 	}
-	writeJSON(w, missing("event", r.PathValue("id")))
+	s.courier.take(e, false)
+	writeJSON(w, found(map[string]any{}))
 }
 
 // SubscriptionChange steers one subscription. Nil fields stay as they are.
@@ -161,11 +161,9 @@ func (s *Simulator) postSubscription(w http.ResponseWriter, r *http.Request) {
 
 // change applies what a test asks of a subscription; false when there is none of that id.
 func (s *stripe) change(id string, in SubscriptionChange) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.steer()()
 	now := s.now()
-	s.settle(now)
-	sub, ok := s.subscriptions[id]
+	sub, ok := s.subscriptions.get(id)
 	if !ok {
 		return false
 	}

@@ -79,12 +79,13 @@ type courier struct {
 	holdUntil  int
 	queue      []*parcel
 	deliveries []*Delivery
+	owed       map[string]bool // ids of events that the endpoint has not taken
 }
 
 func newCourier(endpoint Endpoint, retryDelay time.Duration) *courier {
 	return &courier{
 		client: &http.Client{Transport: &http.Transport{}, Timeout: attemptTimeout}, retryDelay: retryDelay,
-		wake: make(chan struct{}, 1), endpoint: endpoint,
+		wake: make(chan struct{}, 1), endpoint: endpoint, owed: map[string]bool{},
 	}
 }
 
@@ -113,11 +114,31 @@ func (c *courier) addFault(f Fault) error {
 	return nil
 }
 
-// take accepts an event and lets the faults that wait for it have their way. Without a URL it is not sent at all.
-func (c *courier) take(e event) {
+// owes tells whether there was an endpoint for an event that has not taken it, or not yet.
+func (c *courier) owes(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.owed[id]
+}
+
+// forget drops what is known of an event.
+func (c *courier) forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.owed, id)
+}
+
+// take accepts an event and lets the faults that wait for it have their way. Without a URL it is not sent at all; what is
+// lost never arrives, whatever waits for it.
+func (c *courier) take(e event, lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.endpoint.URL == "" {
+		return
+	}
+	c.owed[e.id] = true
+	if lost {
+		c.remember(&Delivery{EventID: e.id, Type: e.kind, State: "dropped"})
 		return
 	}
 	p := &parcel{event: e, delivery: &Delivery{EventID: e.id, Type: e.kind, State: "pending"}, notBefore: time.Now()}
@@ -257,6 +278,7 @@ func (c *courier) send(ctx context.Context, p *parcel, endpoint Endpoint) {
 	switch {
 	case err == nil && status/100 == 2:
 		d.State = "delivered"
+		delete(c.owed, d.EventID)
 	case ctx.Err() != nil:
 	case d.Attempts >= maxAttempts:
 		d.State = "given_up"

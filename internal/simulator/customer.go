@@ -1,9 +1,6 @@
 package simulator
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // CustomerFixture is a customer as Stripe would tell of it.
 type CustomerFixture struct {
@@ -45,7 +42,7 @@ func (c *customer) object() map[string]any {
 
 // living is the customer of that id that was not deleted.
 func (s *stripe) living(id string) (*customer, bool) {
-	c, ok := s.customers[id]
+	c, ok := s.customers.get(id)
 	return c, ok && !c.deleted
 }
 
@@ -54,16 +51,22 @@ func (s *stripe) createCustomer(f form, _ string) answer {
 		CustomerFixture: CustomerFixture{ID: NewID("cus"), Email: f.text("email"), Name: f.text("name"), Created: s.now()},
 		metadata:        f.metadata(nil),
 	}
-	s.customers[c.ID] = c
+	s.customers.put(c.ID, c)
 	return found(c.object())
 }
 
 func (s *stripe) customer(_ form, id string) answer {
-	c, ok := s.customers[id]
+	c, ok := s.customers.get(id)
 	if !ok {
 		return missing("customer", id)
 	}
 	return found(c.object())
+}
+
+func (s *stripe) listCustomers(f form, _ string) answer {
+	return list(f, "/v1/customers", &s.customers, func(c *customer) bool {
+		return !c.deleted && (!f.has("email") || c.Email == f.text("email")) && f.within("created", c.Created)
+	}, func(c *customer) any { return c.object() })
 }
 
 func (s *stripe) updateCustomer(f form, id string) answer {
@@ -88,8 +91,8 @@ func (s *stripe) deleteCustomer(_ form, id string) answer {
 		return missing("customer", id)
 	}
 	now := s.now()
-	for _, id := range slices.Clone(s.order) {
-		if sub := s.subscriptions[id]; sub.CustomerID == c.ID && sub.Status != "canceled" && sub.Status != "incomplete_expired" {
+	for _, sub := range s.subscriptions.all() {
+		if sub.CustomerID == c.ID && sub.Status != "canceled" && sub.Status != "incomplete_expired" {
 			s.end(sub, now)
 		}
 	}

@@ -1,7 +1,6 @@
 package simulator
 
 import (
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -36,14 +35,30 @@ func keysOf(f form) func(func(string) bool) {
 	}
 }
 
+// under tells whether there is anything of the name key[…].
+func (f form) under(key string) bool {
+	for name := range f {
+		if strings.HasPrefix(name, key+"[") {
+			return true
+		}
+	}
+	return false
+}
+
 // metadata returns the metadata after the request: a key given empty is removed.
 func (f form) metadata(before map[string]string) map[string]string {
+	return f.metadataIn("metadata", before)
+}
+
+// metadataIn is metadata of another name, such as payment_intent_data[metadata].
+func (f form) metadataIn(name string, before map[string]string) map[string]string {
+	under := name + "["
 	after := map[string]string{}
 	for key, value := range before {
 		after[key] = value
 	}
 	for name := range f {
-		key, ok := strings.CutPrefix(name, "metadata[")
+		key, ok := strings.CutPrefix(name, under)
 		if !ok {
 			continue
 		}
@@ -81,49 +96,4 @@ func (f form) within(key string, at time.Time) bool {
 		}
 	}
 	return true
-}
-
-// row is one element of a list, written only when it is on the page.
-type row struct {
-	id     string
-	object func() any
-}
-
-// page cuts a list, newest first, by limit, starting_after and ending_before.
-func page(f form, path string, rows []row) answer {
-	limit := 10
-	if f.has("limit") {
-		n, err := strconv.Atoi(f.text("limit"))
-		if err != nil || n < 1 || n > 100 {
-			return refusal(http.StatusBadRequest, "", "limit", "Invalid limit: must be between 1 and 100")
-		}
-		limit = n
-	}
-	index := func(id string) int { return slices.IndexFunc(rows, func(r row) bool { return r.id == id }) }
-	more := false
-	switch after, before := f.text("starting_after"), f.text("ending_before"); {
-	case after != "":
-		i := index(after)
-		if i < 0 {
-			return noSuch("object", after, "starting_after")
-		}
-		rows = rows[i+1:]
-	case before != "":
-		i := index(before)
-		if i < 0 {
-			return noSuch("object", before, "ending_before")
-		}
-		rows = rows[:i]
-		if more = len(rows) > limit; more {
-			rows = rows[len(rows)-limit:]
-		}
-	}
-	if len(rows) > limit {
-		rows, more = rows[:limit], true
-	}
-	data := make([]any, 0, len(rows))
-	for _, r := range rows {
-		data = append(data, r.object())
-	}
-	return found(map[string]any{"object": "list", "data": data, "has_more": more, "url": path})
 }

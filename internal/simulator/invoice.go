@@ -132,15 +132,12 @@ func (s *subscription) term() InvoiceLine {
 // invoiced keeps the latest invoice of a subscription as it is now and tells of it.
 func (s *stripe) invoiced(sub *subscription, kind string, at time.Time) {
 	about := invoice{sub.Invoice, sub.SubscriptionFixture, sub.price}
-	if _, known := s.invoices[about.ID]; !known {
-		s.invoiceOrder = append(s.invoiceOrder, about.ID)
-	}
-	s.invoices[about.ID] = about
+	s.invoices.put(about.ID, about)
 	s.publish(kind, at, about.write, nil)
 }
 
 func (s *stripe) invoice(_ form, id string) answer {
-	i, ok := s.invoices[id]
+	i, ok := s.invoices.get(id)
 	if !ok {
 		return missing("invoice", id)
 	}
@@ -151,14 +148,8 @@ func (s *stripe) listInvoices(f form, _ string) answer {
 	if status := f.text("status"); status != "" && !slices.Contains([]string{"draft", "open", "paid", "uncollectible", "void"}, status) {
 		return refusal(http.StatusBadRequest, "", "status", "Invalid status: must be one of draft, open, paid, uncollectible, or void")
 	}
-	var rows []row
-	for _, id := range slices.Backward(s.invoiceOrder) {
-		i := s.invoices[id]
-		if f.has("subscription") && i.of.ID != f.text("subscription") || f.has("customer") && i.of.CustomerID != f.text("customer") ||
-			f.has("status") && i.Status != f.text("status") || !f.within("created", i.Created) {
-			continue
-		}
-		rows = append(rows, row{id, func() any { return i.write(Shape2023) }})
-	}
-	return page(f, "/v1/invoices", rows)
+	return list(f, "/v1/invoices", &s.invoices, func(i invoice) bool {
+		return (!f.has("subscription") || i.of.ID == f.text("subscription")) && (!f.has("customer") || i.of.CustomerID == f.text("customer")) &&
+			(!f.has("status") || i.Status == f.text("status")) && f.within("created", i.Created)
+	}, func(i invoice) any { return i.write(Shape2023) })
 }

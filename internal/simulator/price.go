@@ -1,22 +1,52 @@
 package simulator
 
-import "time"
+import (
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
 
 type priceFixture struct {
 	ID, Product, Currency string
 	UnitAmount            int64
-	Interval              string // day, week, month or year
+	Interval              string // day, week, month or year; "" for a price that is paid once
 	IntervalCount         int
 	Created               time.Time
 }
 
 func (p priceFixture) object() map[string]any {
-	return map[string]any{
+	object := map[string]any{
 		"id": p.ID, "object": "price", "active": true, "billing_scheme": "per_unit", "created": seconds(p.Created),
 		"currency": p.Currency, "livemode": false, "lookup_key": nil, "metadata": map[string]string{}, "nickname": nil,
-		"product": p.Product, "recurring": map[string]any{"interval": p.Interval, "interval_count": p.IntervalCount, "usage_type": "licensed"},
-		"tax_behavior": "unspecified", "type": "recurring", "unit_amount": p.UnitAmount,
+		"product": p.Product, "recurring": nil, "tax_behavior": "unspecified", "type": "one_time", "unit_amount": p.UnitAmount,
 	}
+	if p.Interval != "" {
+		object["recurring"] = map[string]any{"interval": p.Interval, "interval_count": p.IntervalCount, "usage_type": "licensed"}
+		object["type"] = "recurring"
+	}
+	return object
+}
+
+var currencyCode = regexp.MustCompile(`^[a-z]{3}$`)
+
+// cost reads what a price costs from the parameters of these names.
+func (p *priceFixture) cost(f form, currency, amount string) (refused answer, bad bool) {
+	if f.text(currency) == "" {
+		return lacks(currency), true
+	}
+	if p.Currency = strings.ToLower(f.text(currency)); !currencyCode.MatchString(p.Currency) {
+		return refusal(http.StatusBadRequest, "", currency, "Invalid currency: "+f.text(currency)+"."), true
+	}
+	if f.text(amount) == "" {
+		return lacks(amount), true
+	}
+	var err error
+	if p.UnitAmount, err = strconv.ParseInt(f.text(amount), 10, 64); err != nil || p.UnitAmount < 0 {
+		return refusal(http.StatusBadRequest, "parameter_invalid_integer", amount, "Invalid integer: "+amount), true
+	}
+	return answer{}, false
 }
 
 // plan is the older name of a price; Stripe still writes both.

@@ -147,6 +147,9 @@ func (s *stripe) answer(call Call, handle func() answer) (said spoken, repeated 
 		s.calls = slices.Delete(s.calls, 0, len(s.calls)-maxCalls)
 	}
 	s.settle(s.now())
+	if call.Method != http.MethodGet {
+		s.quietUntil = time.Time{}
+	}
 	say := func(a answer) spoken {
 		return spoken{kept{request: call.Method + " " + call.Path + " " + call.Body, status: a.status, raw: encode(a.body)}, s.now()}
 	}

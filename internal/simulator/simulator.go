@@ -159,6 +159,23 @@ func (s *Simulator) CompleteCheckout(id string, in CheckoutCompletion) (Checkout
 	return s.stripe.complete(id, in)
 }
 
+// PayCheckout lets a customer pay in an open checkout session of the mode payment, and returns the payment. The error tells
+// that there is none, or that nobody can pay in it any more.
+func (s *Simulator) PayCheckout(id string, in PayOptions) (PaymentIntentFixture, error) {
+	return s.stripe.payCheckout(id, in)
+}
+
+// ExtraPayment captures money a second time, or late: a payment of its own with the same metadata as that of the session,
+// which may be in any state and does not change. The id is that of the session, or of an order (metadata.order_id).
+func (s *Simulator) ExtraPayment(sessionOrOrder string, in PayOptions) (PaymentIntentFixture, error) {
+	return s.stripe.extraPayment(sessionOrOrder, in)
+}
+
+// FinishPayment ends an asynchronous payment: it succeeds, or it fails. With dropWebhook none of the events is ever sent.
+func (s *Simulator) FinishPayment(paymentIntentID string, succeeds, dropWebhook bool) (PaymentIntentFixture, error) {
+	return s.stripe.finishPayment(paymentIntentID, succeeds, dropWebhook)
+}
+
 // SendThinEvent sends an event of the newer kind, which carries only the id of its object.
 func (s *Simulator) SendThinEvent(eventType, objectID string) {
 	s.stripe.publishThin(eventType, objectID)

@@ -2,14 +2,9 @@ package simulator
 
 import (
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
-
-const maxEvents = 10_000 // of the list of events; Stripe keeps 30 days
 
 // stripe is the state of the simulated provider: one lock around maps, because every change may roll over anything.
 type stripe struct {
@@ -17,15 +12,17 @@ type stripe struct {
 
 	mu            sync.Mutex
 	offset        time.Duration // of its clock from the real one
-	customers     map[string]*customer
+	quietUntil    time.Time     // nothing is due before; the zero time when that is not known
+	customers     shelf[*customer]
 	products      map[string]map[string]any
 	prices        map[string]priceFixture
-	subscriptions map[string]*subscription
-	order         []string // ids of the subscriptions, oldest first
-	invoices      map[string]invoice
-	invoiceOrder  []string // oldest first
-	checkouts     map[string]*checkout
-	events        []event // oldest first
+	subscriptions shelf[*subscription]
+	invoices      shelf[invoice]
+	checkouts     shelf[*checkout]
+	intents       shelf[*PaymentIntentFixture]
+	charges       shelf[*ChargeFixture]
+	events        shelf[event]
+	dropping      bool // the webhooks of what is told of now are lost
 
 	kept       map[string]kept // by Idempotency-Key
 	restFaults []RESTFault
@@ -35,9 +32,7 @@ type stripe struct {
 
 func newStripe(courier *courier, start time.Time) *stripe {
 	s := &stripe{
-		courier: courier, customers: map[string]*customer{}, products: map[string]map[string]any{},
-		prices: map[string]priceFixture{}, subscriptions: map[string]*subscription{}, invoices: map[string]invoice{},
-		checkouts: map[string]*checkout{}, kept: map[string]kept{}, closing: make(chan struct{}),
+		courier: courier, products: map[string]map[string]any{}, prices: map[string]priceFixture{}, kept: map[string]kept{}, closing: make(chan struct{}),
 	}
 	if !start.IsZero() {
 		s.offset = time.Until(start)
@@ -54,11 +49,23 @@ func (s *stripe) publish(kind string, created time.Time, object func(Shape) any,
 }
 
 func (s *stripe) record(e event) {
-	s.events = append(s.events, e)
-	if len(s.events) > maxEvents {
-		s.events = slices.Delete(s.events, 0, len(s.events)-maxEvents)
-	}
-	s.courier.take(e)
+	s.events.put(e.id, e)
+	s.forget(s.now())
+	s.courier.take(e, s.dropping)
+}
+
+// drop lets the webhooks of what is told of from now on be lost, or not, until what it returns is called.
+func (s *stripe) drop(lost bool) (stop func()) {
+	s.dropping = lost
+	return func() { s.dropping = false }
+}
+
+// steer takes the lock and lets happen what is due, for a change from outside the REST API, until what it returns is called.
+func (s *stripe) steer() (done func()) {
+	s.mu.Lock()
+	s.settle(s.now())
+	s.quietUntil = time.Time{}
+	return s.mu.Unlock
 }
 
 // answer is what a handler of the REST API says.
@@ -89,27 +96,37 @@ func noSuch(kind, id, param string) answer {
 func (s *stripe) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	for pattern, handle := range map[string]func(form, string) answer{
-		"POST /v1/customers":             s.createCustomer,
-		"GET /v1/customers/{id}":         s.customer,
-		"POST /v1/customers/{id}":        s.updateCustomer,
-		"DELETE /v1/customers/{id}":      s.deleteCustomer,
-		"POST /v1/products":              s.createProduct,
-		"GET /v1/products/{id}":          s.product,
-		"POST /v1/prices":                s.createPrice,
-		"GET /v1/prices/{id}":            s.price,
-		"POST /v1/subscriptions":         s.createSubscription,
-		"GET /v1/subscriptions":          s.listSubscriptions,
-		"GET /v1/subscriptions/{id}":     s.subscription,
-		"POST /v1/subscriptions/{id}":    s.updateSubscription,
-		"DELETE /v1/subscriptions/{id}":  s.cancelSubscription,
-		"GET /v1/invoices":               s.listInvoices,
-		"GET /v1/invoices/{id}":          s.invoice,
-		"POST /v1/checkout/sessions":     s.createCheckout,
-		"GET /v1/checkout/sessions/{id}": s.checkout,
-		"GET /v1/events":                 s.listEvents,
-		"GET /v1/events/{id}":            s.event,
+		"POST /v1/customers":                     s.createCustomer,
+		"GET /v1/customers/{id}":                 s.customer,
+		"GET /v1/customers":                      s.listCustomers,
+		"POST /v1/customers/{id}":                s.updateCustomer,
+		"DELETE /v1/customers/{id}":              s.deleteCustomer,
+		"POST /v1/products":                      s.createProduct,
+		"GET /v1/products/{id}":                  s.product,
+		"POST /v1/prices":                        s.createPrice,
+		"GET /v1/prices/{id}":                    s.price,
+		"POST /v1/subscriptions":                 s.createSubscription,
+		"GET /v1/subscriptions":                  s.listSubscriptions,
+		"GET /v1/subscriptions/{id}":             s.subscription,
+		"POST /v1/subscriptions/{id}":            s.updateSubscription,
+		"DELETE /v1/subscriptions/{id}":          s.cancelSubscription,
+		"GET /v1/invoices":                       s.listInvoices,
+		"GET /v1/invoices/{id}":                  s.invoice,
+		"POST /v1/checkout/sessions":             s.createCheckout,
+		"GET /v1/checkout/sessions":              s.listCheckouts,
+		"GET /v1/checkout/sessions/{id}":         s.checkout,
+		"POST /v1/checkout/sessions/{id}/expire": s.expireCheckout,
+		"GET /v1/payment_intents":                s.listPaymentIntents,
+		"GET /v1/payment_intents/{id}":           s.paymentIntent,
+		"POST /v1/payment_intents/{id}":          s.updatePaymentIntent,
+		"GET /v1/charges":                        s.listCharges,
+		"GET /v1/charges/{id}":                   s.charge,
+		"GET /v1/events":                         s.listEvents,
+		"GET /v1/events/{id}":                    s.event,
 	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, handle) })
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			s.serve(w, r, func(f form, id string) answer { return s.expanded(handle(f, id), f.list("expand")) })
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, refusal(http.StatusNotFound, "", "", "Unrecognized request URL ("+r.Method+": "+r.URL.Path+")."))
@@ -121,95 +138,4 @@ func writeJSON(w http.ResponseWriter, said answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(said.status)
 	_, _ = w.Write(encode(said.body))
-}
-
-func (s *stripe) createProduct(f form, _ string) answer {
-	if f.text("name") == "" {
-		return refusal(http.StatusBadRequest, "parameter_missing", "name", "Missing required param: name.")
-	}
-	id := f.text("id")
-	if id == "" {
-		id = NewID("prod")
-	}
-	s.products[id] = map[string]any{
-		"id": id, "object": "product", "active": true, "created": seconds(s.now()), "livemode": false, "name": f.text("name"),
-		"metadata": f.metadata(nil), "type": "service",
-	}
-	return found(s.products[id])
-}
-
-func (s *stripe) product(_ form, id string) answer {
-	p, ok := s.products[id]
-	if !ok {
-		return missing("product", id)
-	}
-	return found(p)
-}
-
-func (s *stripe) createPrice(f form, _ string) answer {
-	p := priceFixture{
-		ID: NewID("price"), Product: f.text("product"), Currency: f.text("currency"), Interval: f.text("recurring[interval]"),
-		IntervalCount: 1, Created: s.now(),
-	}
-	if _, ok := s.products[p.Product]; !ok {
-		return noSuch("product", p.Product, "product")
-	}
-	if !slices.Contains([]string{"day", "week", "month", "year"}, p.Interval) {
-		return refusal(http.StatusBadRequest, "", "recurring[interval]", "Invalid recurring[interval]: must be one of day, month, week, or year")
-	}
-	if p.Currency == "" {
-		return refusal(http.StatusBadRequest, "parameter_missing", "currency", "Missing required param: currency.")
-	}
-	var err error
-	if p.UnitAmount, err = strconv.ParseInt(f.text("unit_amount"), 10, 64); err != nil {
-		return refusal(http.StatusBadRequest, "parameter_invalid_integer", "unit_amount", "Invalid integer: unit_amount")
-	}
-	if f.has("recurring[interval_count]") {
-		if p.IntervalCount, err = strconv.Atoi(f.text("recurring[interval_count]")); err != nil || p.IntervalCount < 1 {
-			return refusal(http.StatusBadRequest, "parameter_invalid_integer", "recurring[interval_count]", "Invalid integer: recurring[interval_count]")
-		}
-	}
-	s.prices[p.ID] = p
-	return found(p.object())
-}
-
-func (s *stripe) price(_ form, id string) answer {
-	p, ok := s.prices[id]
-	if !ok {
-		return missing("price", id)
-	}
-	return found(p.object())
-}
-
-// event writes an event as a fetch sees it: in the shape of the version that the caller sent.
-func (s *stripe) event(_ form, id string) answer {
-	for _, e := range s.events {
-		if e.id == id {
-			return found(e.body(Shape2023))
-		}
-	}
-	return missing("event", id)
-}
-
-func (s *stripe) listEvents(f form, _ string) answer {
-	types := f.list("types")
-	if one := f.text("type"); one != "" {
-		types = append(types, one)
-	}
-	var rows []row
-	for _, e := range slices.Backward(s.events) {
-		if e.thin || len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return matches(t, e.kind) }) || !f.within("created", e.created) {
-			continue
-		}
-		rows = append(rows, row{e.id, func() any { return e.body(Shape2023) }})
-	}
-	return page(f, "/v1/events", rows)
-}
-
-// matches tells whether a type fits; "customer.subscription.*" takes a whole family.
-func matches(pattern, kind string) bool {
-	if family, ok := strings.CutSuffix(pattern, "*"); ok {
-		return strings.HasPrefix(kind, family)
-	}
-	return pattern == kind
 }

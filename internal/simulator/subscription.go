@@ -3,7 +3,6 @@ package simulator
 import (
 	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -27,18 +26,8 @@ func (s *subscription) snapshot() func(Shape) any {
 	return func(shape Shape) any { return fixture.object(shape, price, metadata) }
 }
 
-// view writes the subscription for a fetch, with what was asked to be expanded.
-func (s *stripe) view(sub *subscription, expand []string) any {
-	fixture := sub.SubscriptionFixture
-	if slices.Contains(expand, "latest_invoice") {
-		fixture.ExpandInvoice = true
-	}
-	object := fixture.object(Shape2023, sub.price, sub.metadata)
-	if c, ok := s.customers[sub.CustomerID]; ok && slices.Contains(expand, "customer") {
-		object["customer"] = c.object()
-	}
-	return object
-}
+// view writes the subscription for a fetch.
+func (s *subscription) view() any { return s.snapshot()(Shape2023) }
 
 // changed publishes an update with the attributes that it replaced.
 func (s *stripe) changed(sub *subscription, at time.Time, previous map[string]any) {
@@ -82,15 +71,14 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	if paid {
 		sub.Invoice.Status = "paid"
 	}
-	s.subscriptions[sub.ID] = sub
-	s.order = append(s.order, sub.ID)
+	s.subscriptions.put(sub.ID, sub)
 	s.publish("customer.subscription.created", start, sub.snapshot(), nil)
 	s.invoiced(sub, "invoice.created", start)
 	if paid {
 		s.invoiced(sub, "invoice.paid", start)
 		s.invoiced(sub, "invoice.payment_succeeded", start)
 	}
-	return found(s.view(sub, f.list("expand")))
+	return found(sub.view())
 }
 
 // apply takes the parameters that creating and updating share. Stripe refuses both ways to set an end in one call.
@@ -131,39 +119,25 @@ func (s *stripe) apply(sub *subscription, f form) (refused answer, bad bool) {
 	return answer{}, false
 }
 
-func (s *stripe) subscription(f form, id string) answer {
-	sub, ok := s.subscriptions[id]
+func (s *stripe) subscription(_ form, id string) answer {
+	sub, ok := s.subscriptions.get(id)
 	if !ok {
 		return missing("subscription", id)
 	}
-	return found(s.view(sub, f.list("expand")))
+	return found(sub.view())
 }
 
 func (s *stripe) listSubscriptions(f form, _ string) answer {
-	expand := f.list("expand")
-	for i, e := range expand {
-		if len(e) > len("data.") && e[:len("data.")] == "data." {
-			expand[i] = e[len("data."):]
-		}
-	}
-	var rows []row
-	for _, id := range slices.Backward(s.order) {
-		sub := s.subscriptions[id]
-		switch status := f.text("status"); {
-		case f.has("customer") && sub.CustomerID != f.text("customer"),
-			f.has("price") && sub.PriceID != f.text("price"),
-			!f.within("created", sub.StartDate),
-			status == "" && sub.Status == "canceled", // Stripe leaves the canceled ones out unless asked
-			status != "" && status != "all" && status != sub.Status:
-			continue
-		}
-		rows = append(rows, row{id, func() any { return s.view(sub, expand) }})
-	}
-	return page(f, "/v1/subscriptions", rows)
+	status := f.text("status")
+	return list(f, "/v1/subscriptions", &s.subscriptions, func(sub *subscription) bool {
+		return (!f.has("customer") || sub.CustomerID == f.text("customer")) && (!f.has("price") || sub.PriceID == f.text("price")) &&
+			f.within("created", sub.StartDate) &&
+			(status == "all" || status == sub.Status || status == "" && sub.Status != "canceled") // Stripe leaves the canceled ones out unless asked
+	}, func(sub *subscription) any { return sub.view() })
 }
 
 func (s *stripe) updateSubscription(f form, id string) answer {
-	sub, ok := s.subscriptions[id]
+	sub, ok := s.subscriptions.get(id)
 	if !ok {
 		return missing("subscription", id)
 	}
@@ -194,18 +168,18 @@ func (s *stripe) updateSubscription(f form, id string) answer {
 	s.changed(sub, now, previous)
 	if due.lines != nil {
 		s.invoiced(sub, "invoice.created", now)
-		s.charge(sub, now)
+		s.collect(sub, now)
 	}
-	return found(s.view(sub, f.list("expand")))
+	return found(sub.view())
 }
 
 func (s *stripe) cancelSubscription(f form, id string) answer {
-	sub, ok := s.subscriptions[id]
+	sub, ok := s.subscriptions.get(id)
 	if !ok || sub.Status == "canceled" {
 		return missing("subscription", id)
 	}
 	s.end(sub, s.now())
-	return found(s.view(sub, f.list("expand")))
+	return found(sub.view())
 }
 
 // end cancels a subscription and tells of its deletion.

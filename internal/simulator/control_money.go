@@ -1,0 +1,40 @@
+package simulator
+
+import "net/http"
+
+// controlMoney are the endpoints under /_sim/ by which money moves.
+func (s *Simulator) controlMoney(mux *http.ServeMux) {
+	mux.HandleFunc("POST /_sim/checkout-sessions/{id}/pay", func(w http.ResponseWriter, r *http.Request) {
+		var in PayOptions
+		if read(w, r, &in) {
+			p, err := s.PayCheckout(r.PathValue("id"), in)
+			done(w, p, err)
+		}
+	})
+	mux.HandleFunc("POST /_sim/checkout-sessions/{id}/extra-payment", func(w http.ResponseWriter, r *http.Request) {
+		var in PayOptions
+		if read(w, r, &in) {
+			p, err := s.ExtraPayment(r.PathValue("id"), in)
+			done(w, p, err)
+		}
+	})
+	mux.HandleFunc("POST /_sim/payment-intents/{id}/finish", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Succeeds    bool `json:"succeeds"`
+			DropWebhook bool `json:"drop_webhook"`
+		}
+		if read(w, r, &in) {
+			p, err := s.FinishPayment(r.PathValue("id"), in.Succeeds, in.DropWebhook)
+			done(w, p, err)
+		}
+	})
+}
+
+// done answers with what was made, or says why it could not be.
+func done(w http.ResponseWriter, made written, err error) {
+	if err != nil {
+		badRequest(w, err.Error())
+		return
+	}
+	writeJSON(w, found(made.write(Shape2023)))
+}
