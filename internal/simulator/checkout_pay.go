@@ -82,7 +82,7 @@ func (s *stripe) payCheckout(id string, in PayOptions) (PaymentIntentFixture, er
 	wanted := c.intent(in)
 	p, known := s.intents.get(c.PaymentIntentID) // of an attempt that was declined
 	if !known {
-		p = s.begin(wanted)
+		p = s.begin(wanted, now)
 		c.PaymentIntentID = p.ID
 	}
 	p.Amount, p.Currency = wanted.Amount, wanted.Currency
@@ -128,8 +128,8 @@ func (s *stripe) extraPayment(id string, in PayOptions) (PaymentIntentFixture, e
 		return PaymentIntentFixture{}, fmt.Errorf("there is no checkout session, and none of an order, %q", id)
 	}
 	defer s.drop(in.DropWebhook)()
-	p := s.begin(c.intent(in))
 	now := s.now()
+	p := s.begin(c.intent(in), now)
 	switch {
 	case in.Fail:
 		s.decline(p, now)

@@ -144,6 +144,7 @@ func (s *stripe) collect(sub *subscription, at time.Time) {
 	sub.chargeAt = time.Time{}
 	if sub.fails {
 		sub.Invoice.Status = "open"
+		s.charged(sub, false, at)
 		s.invoiced(sub, "invoice.payment_failed", at)
 		s.become(sub, "past_due", at)
 		return
@@ -154,6 +155,7 @@ func (s *stripe) collect(sub *subscription, at time.Time) {
 // pay settles the latest invoice with a payment.
 func (s *stripe) pay(sub *subscription, at time.Time) {
 	sub.chargeAt = time.Time{}
+	s.charged(sub, true, at)
 	sub.Invoice.Status = "paid"
 	s.invoiced(sub, "invoice.paid", at)
 	s.invoiced(sub, "invoice.payment_succeeded", at)

@@ -74,6 +74,7 @@ func (s *stripe) named(id string) (any, bool) {
 	prefix, _, _ := strings.Cut(id, "_")
 	fetch, ok := map[string]func(form, string) answer{
 		"cus": s.customer, "prod": s.product, "price": s.price, "sub": s.subscription, "in": s.invoice, "pi": s.paymentIntent, "ch": s.charge,
+		"re": s.refund, "dp": s.dispute,
 	}[prefix]
 	if !ok {
 		return id, false
@@ -93,6 +94,9 @@ func (s *stripe) included(object map[string]any, key string) (any, bool) {
 			return nil, false
 		}
 		return c.lineItems(), true
+	}
+	if object["object"] == "charge" && key == "refunds" {
+		return s.listRefunds(form{"charge": {id}}, "").body, true
 	}
 	return nil, false
 }

@@ -14,6 +14,8 @@ type InvoiceFixture struct {
 	// Lines are what it charges for. Without any it charges the subscription's price for the subscription's period.
 	Lines []InvoiceLine
 	Free  bool // its total is 0, whatever the lines say
+	// PaymentIntentID and ChargeID are the money for it; only the older shape tells. "" is null.
+	PaymentIntentID, ChargeID string
 }
 
 // InvoiceLine is one line of an invoice.
@@ -45,14 +47,21 @@ func (i invoice) lines() []InvoiceLine {
 	return []InvoiceLine{{Amount: i.price.UnitAmount, PeriodStart: i.of.PeriodStart, PeriodEnd: i.of.PeriodEnd}}
 }
 
-func (i invoice) write(shape Shape) any {
-	lines, total := []any{}, int64(0)
-	for n, line := range i.lines() {
-		lines = append(lines, i.line(shape, n, line))
+// total is what the lines sum up to, in the smallest unit; negative for a credit.
+func (i invoice) total() (total int64) {
+	if i.Free {
+		return 0
+	}
+	for _, line := range i.lines() {
 		total += line.Amount
 	}
-	if i.Free {
-		total = 0
+	return total
+}
+
+func (i invoice) write(shape Shape) any {
+	lines, total := []any{}, i.total()
+	for n, line := range i.lines() {
+		lines = append(lines, i.line(shape, n, line))
 	}
 	due, paid := max(total, 0), int64(0) // a credit is kept for the next invoice
 	if i.Status == "paid" {
@@ -79,7 +88,7 @@ func (i invoice) write(shape Shape) any {
 		}
 		return object
 	}
-	object["paid"], object["payment_intent"], object["charge"] = i.Status == "paid", nil, nil
+	object["paid"], object["payment_intent"], object["charge"] = i.Status == "paid", text(i.PaymentIntentID), text(i.ChargeID)
 	object["subscription"], object["subscription_details"] = text(i.of.ID), nil
 	if i.of.ID != "" {
 		object["subscription_details"] = map[string]any{"metadata": metadataOf(i.of.UserID)}

@@ -23,7 +23,10 @@ type Options struct {
 	Endpoint                       Endpoint      // where webhooks go; see also SetEndpoint
 	ClockStart                     time.Time     // zero is now
 	RetryDelay                     time.Duration // before the second attempt of a webhook, doubled each time; 0 is 250 ms
-	Log                            *zap.Logger   // nil logs nothing
+	// PaymentEvents: the payments of invoices are told of too (charge.succeeded, payment_intent.*, invoice_payment.paid), as an
+	// endpoint hears of them that asked for these types.
+	PaymentEvents bool
+	Log           *zap.Logger // nil logs nothing
 }
 
 // Simulator is a running simulator. Its methods do the same as its endpoints under /_sim/.
@@ -47,6 +50,7 @@ func Start(ctx context.Context, options Options) (*Simulator, error) {
 		return nil, fmt.Errorf("starting the simulator: %w", err)
 	}
 	s := &Simulator{stripe: newStripe(sender, options.ClockStart), courier: sender, mail: &mailSink{}}
+	s.stripe.paymentEvents = options.PaymentEvents
 
 	var listeners []net.Listener
 	for _, address := range []string{options.StripeAddr, options.MailAddr, options.SMTPAddr} {
@@ -174,6 +178,34 @@ func (s *Simulator) ExtraPayment(sessionOrOrder string, in PayOptions) (PaymentI
 // FinishPayment ends an asynchronous payment: it succeeds, or it fails. With dropWebhook none of the events is ever sent.
 func (s *Simulator) FinishPayment(paymentIntentID string, succeeds, dropWebhook bool) (PaymentIntentFixture, error) {
 	return s.stripe.finishPayment(paymentIntentID, succeeds, dropWebhook)
+}
+
+// HoldRefunds makes refunds pending until FinishRefund, or no longer.
+func (s *Simulator) HoldRefunds(hold bool) {
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	s.stripe.holdRefunds = hold
+}
+
+// RefundPayment gives money back, as somebody does in Stripe's dashboard. The id is that of a payment intent, a charge or an
+// invoice. The error tells why Stripe would refuse.
+func (s *Simulator) RefundPayment(id string, in RefundOptions) (RefundFixture, error) {
+	return s.stripe.refundByHand(id, in)
+}
+
+// FinishRefund ends a refund that is pending: it succeeds, or it fails and is taken back.
+func (s *Simulator) FinishRefund(id string, succeeds bool) (RefundFixture, error) {
+	return s.stripe.finishRefund(id, succeeds)
+}
+
+// OpenDispute lets a customer's bank dispute a payment. The id is that of a payment intent, a charge or an invoice.
+func (s *Simulator) OpenDispute(id string, in DisputeOptions) (DisputeFixture, error) {
+	return s.stripe.openDispute(id, in)
+}
+
+// CloseDispute decides an open dispute: won by the merchant, or lost. With dropWebhook none of the events is ever sent.
+func (s *Simulator) CloseDispute(id string, won, dropWebhook bool) (DisputeFixture, error) {
+	return s.stripe.closeDispute(id, won, dropWebhook)
 }
 
 // SendThinEvent sends an event of the newer kind, which carries only the id of its object.

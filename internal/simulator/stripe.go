@@ -22,7 +22,12 @@ type stripe struct {
 	intents       shelf[*PaymentIntentFixture]
 	charges       shelf[*ChargeFixture]
 	events        shelf[event]
+	refunds       shelf[*RefundFixture]
+	disputes      shelf[*DisputeFixture]
+	paymentEvents bool // the payments of invoices are told of
+	holdRefunds   bool // refunds are pending until they are finished
 	dropping      bool // the webhooks of what is told of now are lost
+	muted         bool // nothing is told
 
 	kept       map[string]kept // by Idempotency-Key
 	restFaults []RESTFault
@@ -45,6 +50,9 @@ func (s *stripe) now() time.Time { return time.Now().Add(s.offset).UTC().Truncat
 
 // publish records an event and hands it to the courier. The caller holds the lock.
 func (s *stripe) publish(kind string, created time.Time, object func(Shape) any, previous map[string]any) {
+	if s.muted {
+		return
+	}
 	s.record(event{id: NewID("evt"), kind: kind, created: created, object: object, previous: previous})
 }
 
@@ -121,6 +129,11 @@ func (s *stripe) routes() *http.ServeMux {
 		"POST /v1/payment_intents/{id}":          s.updatePaymentIntent,
 		"GET /v1/charges":                        s.listCharges,
 		"GET /v1/charges/{id}":                   s.charge,
+		"POST /v1/refunds":                       s.createRefund,
+		"GET /v1/refunds":                        s.listRefunds,
+		"GET /v1/refunds/{id}":                   s.refund,
+		"GET /v1/disputes":                       s.listDisputes,
+		"GET /v1/disputes/{id}":                  s.dispute,
 		"GET /v1/events":                         s.listEvents,
 		"GET /v1/events/{id}":                    s.event,
 	} {

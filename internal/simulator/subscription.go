@@ -69,6 +69,7 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	s.bill(sub, "subscription_create", "open", start, sub.term())
 	paid := sub.Status != "incomplete"
 	if paid {
+		s.charged(sub, true, start)
 		sub.Invoice.Status = "paid"
 	}
 	s.subscriptions.put(sub.ID, sub)
