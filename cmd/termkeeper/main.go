@@ -63,6 +63,7 @@ func rootCommand(p *program) *cobra.Command {
 		apikeyCommand(p),
 		workerCommand(p),
 		schedulesCommand(p),
+		conformanceCommand(p),
 		healthcheckCommand(p),
 		versionCommand(p),
 	)

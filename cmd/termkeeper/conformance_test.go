@@ -1,0 +1,50 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"termkeeper/internal/conformance"
+	"termkeeper/internal/storetest"
+)
+
+// instance is a running API with a key of role admin.
+type instance struct {
+	*running
+	key     string
+	environ []string
+}
+
+func startInstance(t *testing.T, environ ...string) instance {
+	t.Helper()
+	environ = append([]string{
+		"DATABASE_URL=" + storetest.NewURL(t), "STRIPE_WEBHOOK_SECRETS=" + testSecret, "TEMPORAL_ADDRESS=127.0.0.1:1",
+		"TERMKEEPER_HTTP_ADDR=127.0.0.1:0", "TERMKEEPER_OPS_ADDR=127.0.0.1:0",
+	}, environ...)
+	code, stdout, stderr := command(t, environ, "apikey", "create", "--role", "admin", "--name", "conformance")
+	require.Equal(t, exitDone, code, stderr)
+	return instance{running: startCommand(t, environ, "api"), key: strings.TrimSpace(stdout), environ: environ}
+}
+
+func (i instance) conform(t *testing.T, args ...string) (conformance.Report, int, string) {
+	t.Helper()
+	args = append([]string{"conformance", "--url", i.http, "--secret", testSecret, "--json"}, args...)
+	code, stdout, stderr := command(t, []string{"TERMKEEPER_API_KEY=" + i.key}, args...)
+	var report conformance.Report
+	if stdout != "" {
+		require.NoError(t, json.Unmarshal([]byte(stdout), &report), stdout)
+	}
+	return report, code, stderr
+}
+
+func TestConformanceWithoutAProvider(t *testing.T) {
+	t.Parallel()
+	i := startInstance(t)
+	report, code, stderr := i.conform(t, "--limit", "24", "--seed", "1")
+	require.Empty(t, report.Differences)
+	require.Equal(t, exitDone, code, stderr)
+	require.Contains(t, strings.Join(report.LeftOut, "\n"), "ties")
+}
