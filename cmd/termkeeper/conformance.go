@@ -30,6 +30,7 @@ signed events are sent in every order, twice, late, or not at all, and GET /v1/a
 nothing of the instance but that endpoint and POST /v1/webhooks/stripe.
 Exit code 1 if any order ends differently; each is printed.`,
 		Example: `  termkeeper conformance --url http://127.0.0.1:8080 --secret whsec_… --key tk_…
+  termkeeper conformance --url http://127.0.0.1:8080 --secret whsec_… --key tk_… --provider 127.0.0.1:4242
   termkeeper conformance --url http://127.0.0.1:8080 --secret whsec_… --plan pro --price price_1 --limit 100 --seed 7`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runConformance(cmd, o) },
@@ -40,6 +41,7 @@ Exit code 1 if any order ends differently; each is printed.`,
 	flags.StringVar(&o.key, "key", "", "an API key of it (overrides TERMKEEPER_API_KEY)")
 	flags.StringArrayVar(&o.plans, "plan", nil, "a plan of it, in place of making two; a first with refund_policy end, a second with keep")
 	flags.StringArrayVar(&o.prices, "price", nil, "a Stripe price of the --plan at the same place")
+	flags.StringVar(&o.provider, "provider", "", "serve a small Stripe API at this address; the instance runs with STRIPE_API_BASE there")
 	flags.Uint64Var(&o.seed, "seed", 0, "repeats the orders of an earlier run (default: by chance)")
 	flags.IntVar(&o.limit, "limit", defaultLimit, "most permutations of one life; all where there are not more")
 	flags.DurationVar(&o.leeway, "leeway", defaultLeeway, "its TERMKEEPER_RENEWAL_LEEWAY")
@@ -50,6 +52,7 @@ Exit code 1 if any order ends differently; each is printed.`,
 
 type conformanceOptions struct {
 	url, secret, key string
+	provider         string
 	plans, prices    []string
 	seed             uint64
 	limit            int
@@ -95,6 +98,13 @@ func (p *program) runConformance(cmd *cobra.Command, o conformanceOptions) error
 	}
 	settings.Progress = func(done, all int) {
 		fmt.Fprintf(p.stderr, "%d of %d orders tried\n", done, all)
+	}
+	if o.provider != "" {
+		settings.Provider, err = conformance.Serve(cmd.Context(), o.provider)
+		if err != nil {
+			return usage(fmt.Errorf("%w; choose another address with --provider", err))
+		}
+		defer func() { _ = settings.Provider.Close() }() // nobody asks any more
 	}
 	report, err := conformance.Run(cmd.Context(), settings)
 	switch {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"strings"
 	"testing"
 
@@ -47,4 +48,22 @@ func TestConformanceWithoutAProvider(t *testing.T) {
 	require.Empty(t, report.Differences)
 	require.Equal(t, exitDone, code, stderr)
 	require.Contains(t, strings.Join(report.LeftOut, "\n"), "ties")
+}
+
+func TestConformanceWithAProvider(t *testing.T) {
+	t.Parallel()
+	const address = "127.0.0.1:0"
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	free := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	i := startInstance(t, "STRIPE_API_KEY=sk_test_conformance", "STRIPE_API_BASE=http://"+free)
+	report, code, stderr := i.conform(t, "--limit", "24", "--seed", "1", "--provider", free)
+	require.Empty(t, report.Differences)
+	require.Equal(t, exitDone, code, stderr)
+	require.Positive(t, report.Asked)
+	require.Empty(t, report.LeftOut)
+	for _, l := range report.Lives {
+		require.Positive(t, l.Tied, l.Life)
+	}
 }

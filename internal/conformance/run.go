@@ -147,7 +147,7 @@ func (s Settings) work(ctx context.Context, i *instance, tries []*try) error {
 		wave := tries[from:min(from+waveSize, len(tries))]
 		if s.Provider != nil {
 			for _, t := range wave {
-				s.Provider.hold(t.holds)
+				s.Provider.hold(t)
 			}
 		}
 		if err := i.wave(ctx, wave); err != nil {
