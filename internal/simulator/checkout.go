@@ -170,7 +170,7 @@ func (s *stripe) line(mode string, f form, at string) (line checkoutLine, refuse
 		line.quantity = n
 	}
 	if id := f.text(at + "[price]"); id != "" {
-		price, ok := s.prices[id]
+		price, ok := s.prices.get(id)
 		switch {
 		case !ok:
 			return no(noSuch("price", id, at+"[price]"))
@@ -191,7 +191,7 @@ func (s *stripe) line(mode string, f form, at string) (line checkoutLine, refuse
 	}
 	line.name = f.text(data + "[product_data][name]")
 	product := f.text(data + "[product]")
-	switch _, known := s.products[product]; {
+	switch _, known := s.products.get(product); {
 	case product == "" && line.name == "":
 		return no(lacks(data + "[product_data][name]"))
 	case product != "" && !known:

@@ -93,13 +93,13 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // due returns when something happens next to the subscription, the zero time for never.
-func (s *subscription) due() time.Time {
-	switch s.Status {
+func (sub *subscription) due() time.Time {
+	switch sub.Status {
 	case "canceled", "incomplete", "incomplete_expired", "paused":
 		return time.Time{}
 	}
-	next := s.PeriodEnd
-	for _, at := range []time.Time{s.CancelAt, s.chargeAt} {
+	next := sub.PeriodEnd
+	for _, at := range []time.Time{sub.CancelAt, sub.chargeAt, sub.lateAt, sub.noticeAt()} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -107,13 +107,23 @@ func (s *subscription) due() time.Time {
 	return next
 }
 
-// step does the one thing that is due: the end that was set, the charge, or the rollover.
+// step does the one thing that is due: the end that was set, the charge, the notices, or the rollover.
 func (sub *subscription) step(s *stripe, at time.Time) {
 	switch {
 	case at.Equal(sub.CancelAt), at.Equal(sub.PeriodEnd) && sub.CancelAtPeriodEnd:
 		s.end(sub, at)
 	case at.Equal(sub.chargeAt):
 		s.collect(sub, at)
+	case at.Equal(sub.lateAt):
+		sub.lateAt = time.Time{}
+		s.invoiced(sub, "invoice.overdue", at)
+		s.become(sub, "past_due", at)
+	case at.Equal(sub.noticeAt()):
+		s.notice(sub, at)
+	case sub.Status == "trialing" && sub.afterTrial == "pause":
+		s.pause(sub, at)
+	case sub.Status == "trialing" && sub.afterTrial == "cancel":
+		s.end(sub, at)
 	default:
 		s.rollOver(sub, at)
 	}
@@ -139,9 +149,31 @@ func (s *stripe) rollOver(sub *subscription, at time.Time) {
 	s.invoiced(sub, "invoice.created", at)
 }
 
-// collect settles the open invoice: paid, or past_due with the end of the new period.
+// collect settles the open invoice: paid, or past_due with the end of the new period. One that is sent is past due only when
+// nobody has paid it in time; one of a subscription whose collection is paused is neither.
 func (s *stripe) collect(sub *subscription, at time.Time) {
 	sub.chargeAt = time.Time{}
+	switch sub.PauseCollection {
+	case "void":
+		sub.Invoice.Status = "void"
+		s.invoiced(sub, "invoice.voided", at)
+		return
+	case "mark_uncollectible":
+		sub.Invoice.Status = "uncollectible"
+		s.invoiced(sub, "invoice.marked_uncollectible", at)
+		return
+	case "keep_as_draft":
+		return
+	}
+	if sub.SendInvoice {
+		sub.Invoice.Status = "open"
+		s.invoiced(sub, "invoice.finalized", at)
+		s.invoiced(sub, "invoice.sent", at)
+		if sub.fails {
+			sub.lateAt = sub.Invoice.DueDate
+			return
+		}
+	}
 	if sub.fails {
 		sub.Invoice.Status = "open"
 		s.charged(sub, false, at)
@@ -154,7 +186,7 @@ func (s *stripe) collect(sub *subscription, at time.Time) {
 
 // pay settles the latest invoice with a payment.
 func (s *stripe) pay(sub *subscription, at time.Time) {
-	sub.chargeAt = time.Time{}
+	sub.chargeAt, sub.lateAt = time.Time{}, time.Time{}
 	s.charged(sub, true, at)
 	sub.Invoice.Status = "paid"
 	s.invoiced(sub, "invoice.paid", at)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -27,7 +28,21 @@ func (s *Simulator) control(mux *http.ServeMux) {
 		writeJSON(w, found(map[string]any{"data": s.Deliveries()}))
 	})
 	mux.HandleFunc("POST /_sim/events/{id}/resend", s.postResend)
+	mux.HandleFunc("POST /_sim/subscriptions", s.postSubscriptions)
 	mux.HandleFunc("POST /_sim/subscriptions/{id}", s.postSubscription)
+	mux.HandleFunc("DELETE /_sim/subscriptions/{id}", func(w http.ResponseWriter, r *http.Request) {
+		if !s.RemoveSubscription(r.PathValue("id")) {
+			writeJSON(w, missing("subscription", r.PathValue("id")))
+			return
+		}
+		writeJSON(w, found(map[string]any{}))
+	})
+	mux.HandleFunc("POST /_sim/subscriptions/{id}/pause", func(w http.ResponseWriter, r *http.Request) {
+		emptied(w, s.PauseSubscription(r.PathValue("id")))
+	})
+	mux.HandleFunc("POST /_sim/subscriptions/{id}/resume", func(w http.ResponseWriter, r *http.Request) {
+		emptied(w, s.ResumeSubscription(r.PathValue("id")))
+	})
 }
 
 func (s *Simulator) tellClock(w http.ResponseWriter, now time.Time) {
@@ -138,14 +153,42 @@ func (s *Simulator) postResend(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, found(map[string]any{}))
 }
 
-// SubscriptionChange steers one subscription. Nil fields stay as they are.
-type SubscriptionChange struct {
-	Fails       *bool      `json:"fails"`  // whether its charges fail from now on
-	Pay         bool       `json:"pay"`    // pay its latest invoice now
-	Status      *string    `json:"status"` // set it, and tell of an update
-	PeriodStart *time.Time `json:"period_start"`
-	PeriodEnd   *time.Time `json:"period_end"` // set it, and tell of an update; seconds from now makes a short demonstration
+// postSubscriptions adds many subscriptions that nothing is told of.
+func (s *Simulator) postSubscriptions(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Count  int    `json:"count"`
+		Price  string `json:"price"`
+		User   string `json:"user_prefix"` // metadata.user_id is this and a number, from 0; "" leaves it out
+		Status string `json:"status"`
+	}
+	if !read(w, r, &in) {
+		return
+	}
+	if in.Count < 1 || in.Count > maxBulk {
+		badRequest(w, "count is 1 to 100000")
+		return
+	}
+	fixtures := make([]SubscriptionFixture, in.Count)
+	for n := range fixtures {
+		fixtures[n] = SubscriptionFixture{PriceID: in.Price, Status: in.Status}
+		if in.User != "" {
+			fixtures[n].UserID = in.User + strconv.Itoa(n)
+		}
+	}
+	added, err := s.AddSubscriptions(fixtures...)
+	if err != nil {
+		badRequest(w, err.Error())
+		return
+	}
+	ids := make([]string, len(added))
+	for n, f := range added {
+		ids[n] = f.ID
+	}
+	writeJSON(w, found(map[string]any{"data": ids}))
 }
+
+// maxBulk is how many subscriptions one call adds at most.
+const maxBulk = 100_000
 
 func (s *Simulator) postSubscription(w http.ResponseWriter, r *http.Request) {
 	var in SubscriptionChange
@@ -159,39 +202,6 @@ func (s *Simulator) postSubscription(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, found(map[string]any{}))
 }
 
-// change applies what a test asks of a subscription; false when there is none of that id.
-func (s *stripe) change(id string, in SubscriptionChange) bool {
-	defer s.steer()()
-	now := s.now()
-	sub, ok := s.subscriptions.get(id)
-	if !ok {
-		return false
-	}
-	if in.Fails != nil {
-		sub.fails = *in.Fails
-	}
-	if in.Status != nil || in.PeriodStart != nil || in.PeriodEnd != nil {
-		previous := map[string]any{"status": sub.Status, "current_period_end": seconds(sub.PeriodEnd)}
-		if in.Status != nil {
-			sub.Status = *in.Status
-		}
-		if in.PeriodStart != nil {
-			sub.PeriodStart = in.PeriodStart.UTC()
-		}
-		if in.PeriodEnd != nil {
-			sub.PeriodEnd = in.PeriodEnd.UTC()
-			if sub.CancelAtPeriodEnd {
-				sub.CancelAt = sub.PeriodEnd
-			}
-		}
-		s.changed(sub, now, previous)
-	}
-	if in.Pay {
-		s.pay(sub, now)
-	}
-	return true
-}
-
 func read(w http.ResponseWriter, r *http.Request, into any) bool {
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	decoder.DisallowUnknownFields()
@@ -200,6 +210,15 @@ func read(w http.ResponseWriter, r *http.Request, into any) bool {
 		return false
 	}
 	return true
+}
+
+// emptied answers with nothing, or says why it could not be done.
+func emptied(w http.ResponseWriter, err error) {
+	if err != nil {
+		badRequest(w, err.Error())
+		return
+	}
+	writeJSON(w, found(map[string]any{}))
 }
 
 func badRequest(w http.ResponseWriter, message string) {

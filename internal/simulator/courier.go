@@ -38,8 +38,9 @@ const (
 	Livemode    = "livemode"     // the event says the other mode
 )
 
-// Fault is one way to go wrong, for the next Count events (0 is one).
+// Fault is one way to go wrong, for the next Count events that fit (0 is one).
 type Fault struct {
+	Type   string        `json:"type"` // of the event, or a family such as invoice.*; "" is any
 	Kind   string        `json:"kind"`
 	Count  int           `json:"count"`
 	By     time.Duration `json:"-"` // of Delay (1 s when 0), Past and Future (an hour when 0)
@@ -145,7 +146,7 @@ func (c *courier) take(e event, lost bool) {
 	copies := 1
 	for i := range c.faults {
 		f := &c.faults[i]
-		if f.Count == 0 {
+		if f.Count == 0 || f.Type != "" && !matches(f.Type, e.kind) {
 			continue
 		}
 		switch f.Kind {

@@ -46,6 +46,7 @@ type SubscriptionFixture struct {
 	EndedAt, TrialEnd       time.Time
 	SendInvoice             bool
 	DaysUntilDue            int
+	PauseCollection         string // behavior of pause_collection, such as void; "" is none
 	Livemode                bool
 	Customer                *CustomerFixture // written in place of CustomerID, as an expanded customer
 	Invoice                 InvoiceFixture
@@ -89,6 +90,9 @@ func (f SubscriptionFixture) object(shape Shape, price priceFixture, metadata ma
 	}
 	if f.SendInvoice {
 		object["collection_method"], object["days_until_due"] = "send_invoice", f.DaysUntilDue
+	}
+	if f.PauseCollection != "" {
+		object["pause_collection"] = map[string]any{"behavior": f.PauseCollection, "resumes_at": nil}
 	}
 	if f.Invoice.ID != "" {
 		object["latest_invoice"] = f.Invoice.ID

@@ -130,12 +130,12 @@ func (s *stripe) bill(sub *subscription, reason, status string, at time.Time, li
 }
 
 // term is the line for the running period at the running price.
-func (s *subscription) term() InvoiceLine {
-	amount := s.price.UnitAmount
-	if s.Status == "trialing" {
+func (sub *subscription) term() InvoiceLine {
+	amount := sub.price.UnitAmount
+	if sub.Status == "trialing" {
 		amount = 0
 	}
-	return InvoiceLine{Amount: amount, PeriodStart: s.PeriodStart, PeriodEnd: s.PeriodEnd}
+	return InvoiceLine{Amount: amount, PeriodStart: sub.PeriodStart, PeriodEnd: sub.PeriodEnd}
 }
 
 // invoiced keeps the latest invoice of a subscription as it is now and tells of it.

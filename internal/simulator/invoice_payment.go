@@ -33,8 +33,7 @@ func (s *stripe) charged(sub *subscription, succeeds bool, at time.Time) {
 	if due == 0 || known && p.Status == "succeeded" {
 		return
 	}
-	s.muted = !s.paymentEvents
-	defer func() { s.muted = false }()
+	defer s.mute(!s.paymentEvents)()
 	if !known {
 		p = s.begin(PaymentIntentFixture{CustomerID: sub.CustomerID, InvoiceID: sub.Invoice.ID, Amount: due, Currency: sub.price.Currency}, at)
 		sub.Invoice.PaymentIntentID = p.ID

@@ -235,6 +235,23 @@ func (s *Simulator) ChangeSubscription(id string, change SubscriptionChange) boo
 	return s.stripe.change(id, change)
 }
 
+// AddSubscriptions puts subscriptions there as if they had always been there: nothing is told of it. Blanks are
+// filled in: ids, a customer, a price of 20.00 a month (also for a PriceID that there is not), a period from the clock's now,
+// a paid invoice with its payment; that of a past_due one is open. It returns them as they are. A period that is over
+// rolls over at the next call, and of that is told. The error names an id that is taken; those before it are added.
+func (s *Simulator) AddSubscriptions(fixtures ...SubscriptionFixture) ([]SubscriptionFixture, error) {
+	return s.stripe.addSubscriptions(fixtures)
+}
+
+// RemoveSubscription makes the provider know nothing of a subscription, without telling; false when it does not.
+func (s *Simulator) RemoveSubscription(id string) bool { return s.stripe.removeSubscription(id) }
+
+// PauseSubscription gives a subscription the status paused and tells of it. The error tells that it cannot.
+func (s *Simulator) PauseSubscription(id string) error { return s.stripe.setPaused(id, true) }
+
+// ResumeSubscription makes a paused subscription active, in the period that it had or, when that is over, in a new one.
+func (s *Simulator) ResumeSubscription(id string) error { return s.stripe.setPaused(id, false) }
+
 // Messages are the mails that the sink keeps, oldest first.
 func (s *Simulator) Messages() []Message { return s.mail.list() }
 

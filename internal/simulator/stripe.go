@@ -14,8 +14,8 @@ type stripe struct {
 	offset        time.Duration // of its clock from the real one
 	quietUntil    time.Time     // nothing is due before; the zero time when that is not known
 	customers     shelf[*customer]
-	products      map[string]map[string]any
-	prices        map[string]priceFixture
+	products      shelf[map[string]any]
+	prices        shelf[priceFixture]
 	subscriptions shelf[*subscription]
 	invoices      shelf[invoice]
 	checkouts     shelf[*checkout]
@@ -37,7 +37,7 @@ type stripe struct {
 
 func newStripe(courier *courier, start time.Time) *stripe {
 	s := &stripe{
-		courier: courier, products: map[string]map[string]any{}, prices: map[string]priceFixture{}, kept: map[string]kept{}, closing: make(chan struct{}),
+		courier: courier, kept: map[string]kept{}, closing: make(chan struct{}),
 	}
 	if !start.IsZero() {
 		s.offset = time.Until(start)
@@ -66,6 +66,13 @@ func (s *stripe) record(e event) {
 func (s *stripe) drop(lost bool) (stop func()) {
 	s.dropping = lost
 	return func() { s.dropping = false }
+}
+
+// mute lets nothing be told, or changes nothing, until what it returns is called.
+func (s *stripe) mute(on bool) (stop func()) {
+	before := s.muted
+	s.muted = before || on
+	return func() { s.muted = before }
 }
 
 // steer takes the lock and lets happen what is due, for a change from outside the REST API, until what it returns is called.
@@ -118,6 +125,9 @@ func (s *stripe) routes() *http.ServeMux {
 		"GET /v1/subscriptions/{id}":             s.subscription,
 		"POST /v1/subscriptions/{id}":            s.updateSubscription,
 		"DELETE /v1/subscriptions/{id}":          s.cancelSubscription,
+		"POST /v1/subscriptions/{id}/resume":     s.resumeSubscription,
+		"GET /v1/products":                       s.listProducts,
+		"GET /v1/prices":                         s.listPrices,
 		"GET /v1/invoices":                       s.listInvoices,
 		"GET /v1/invoices/{id}":                  s.invoice,
 		"POST /v1/checkout/sessions":             s.createCheckout,

@@ -13,21 +13,24 @@ type subscription struct {
 	price    priceFixture
 	metadata map[string]string
 	fails    bool      // its charges fail
-	chargeAt time.Time // when the open invoice is charged; zero when none waits
+	chargeAt time.Time // when the open invoice is charged, or sent; zero when none waits
+	lateAt   time.Time // when an invoice that was sent is overdue; zero when none is out
 	anchor   time.Time // where its periods count from since its price has another interval; zero before
 
 	prorations []InvoiceLine // that wait for the next invoice
+	trialTold  bool          // the end of its trial
+	afterTrial string        // cancel or pause: what becomes of it then; else it is billed
 }
 
 // snapshot returns a writer of the subscription as it is now.
-func (s *subscription) snapshot() func(Shape) any {
-	fixture, price, metadata := s.SubscriptionFixture, s.price, maps.Clone(s.metadata)
+func (sub *subscription) snapshot() func(Shape) any {
+	fixture, price, metadata := sub.SubscriptionFixture, sub.price, maps.Clone(sub.metadata)
 	fixture.ExpandInvoice = false
 	return func(shape Shape) any { return fixture.object(shape, price, metadata) }
 }
 
 // view writes the subscription for a fetch.
-func (s *subscription) view() any { return s.snapshot()(Shape2023) }
+func (sub *subscription) view() any { return sub.snapshot()(Shape2023) }
 
 // changed publishes an update with the attributes that it replaced.
 func (s *stripe) changed(sub *subscription, at time.Time, previous map[string]any) {
@@ -38,7 +41,7 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	if _, ok := s.living(f.text("customer")); !ok {
 		return noSuch("customer", f.text("customer"), "customer")
 	}
-	price, ok := s.prices[f.text("items[0][price]")]
+	price, ok := s.prices.get(f.text("items[0][price]"))
 	if !ok {
 		return noSuch("price", f.text("items[0][price]"), "items[0][price]")
 	}
@@ -67,7 +70,11 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 		return refused
 	}
 	s.bill(sub, "subscription_create", "open", start, sub.term())
-	paid := sub.Status != "incomplete"
+	if sub.SendInvoice && sub.Status == "active" {
+		sub.Invoice.Status, sub.chargeAt = "draft", start.Add(chargeDelay)
+		sub.Invoice.DueDate = sub.chargeAt.AddDate(0, 0, sub.DaysUntilDue)
+	}
+	paid := sub.Status != "incomplete" && sub.chargeAt.IsZero()
 	if paid {
 		s.charged(sub, true, start)
 		sub.Invoice.Status = "paid"
@@ -78,6 +85,9 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	if paid {
 		s.invoiced(sub, "invoice.paid", start)
 		s.invoiced(sub, "invoice.payment_succeeded", start)
+	}
+	if at := sub.noticeAt(); !at.IsZero() && !at.After(start) {
+		s.notice(sub, start)
 	}
 	return found(sub.view())
 }
@@ -90,6 +100,9 @@ func (s *stripe) apply(sub *subscription, f form) (refused answer, bad bool) {
 	cancelAt, ok := f.instant("cancel_at")
 	if !ok {
 		return refusal(http.StatusBadRequest, "parameter_invalid_integer", "cancel_at", "Invalid integer: cancel_at"), true
+	}
+	if refused, bad := sub.pauses(f); bad {
+		return refused, true
 	}
 	days := 0
 	if f.has("days_until_due") {
@@ -185,7 +198,7 @@ func (s *stripe) cancelSubscription(f form, id string) answer {
 
 // end cancels a subscription and tells of its deletion.
 func (s *stripe) end(sub *subscription, at time.Time) {
-	sub.Status, sub.EndedAt, sub.chargeAt = "canceled", at, time.Time{}
+	sub.Status, sub.EndedAt, sub.chargeAt, sub.lateAt = "canceled", at, time.Time{}, time.Time{}
 	if sub.CanceledAt.IsZero() {
 		sub.CanceledAt = at
 	}
