@@ -29,6 +29,8 @@ type AccessReader interface {
 	// Holdings is what the users have, with an instant of the database's clock that is not before the call. What it returns
 	// is not written to.
 	Holdings(ctx context.Context, userIDs []string) (map[string][]subscription.Holding, time.Time, error)
+	// Holding is Holdings of one user.
+	Holding(ctx context.Context, userID string) ([]subscription.Holding, time.Time, error)
 }
 
 type accessRoutes struct {
@@ -80,13 +82,36 @@ func (a accessRoutes) one(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	return a.answer(c, []string{q.UserID}, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
+	begun := time.Now()
+	defer a.observe(begun)
+	holdings, now, err := a.reader.Holding(c.Request().Context(), q.UserID)
+	if err != nil {
+		a.metrics.AccessFailed()
+		return err
+	}
+	if !q.At.IsZero() && !q.At.After(now) {
 		past, err := a.past(c, []check{q}, now, func(int) string { return "" })
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return a.decide(make([]byte, 0, answerSize), q, past.or(0, holdings[q.UserID]), now), nil
-	})
+		holdings = past.or(0, holdings)
+	}
+	return sendJSON(c, a.decide(make([]byte, 0, answerSize), q, holdings, now))
+}
+
+func (a accessRoutes) observe(begun time.Time) {
+	a.metrics.AccessCheckDuration.Observe(time.Since(begun).Seconds())
+}
+
+// jsonType is shared by all answers. Who adds to it gets a copy.
+var jsonType = []string{echo.MIMEApplicationJSON} //nolint:gochecknoglobals // constant
+
+// sendJSON is Blob of echo without a copy of the type for each answer.
+func sendJSON(c echo.Context, body []byte) error {
+	c.Response().Header()[echo.HeaderContentType] = jsonType
+	c.Response().WriteHeader(http.StatusOK)
+	_, err := c.Response().Write(body)
+	return err
 }
 
 // accessQuery is what an access check asks in its query.
@@ -156,39 +181,28 @@ func (a accessRoutes) batch(c echo.Context) error {
 	if err := errs.err(); err != nil {
 		return err
 	}
-	return a.answer(c, users, func(holdings map[string][]subscription.Holding, now time.Time) ([]byte, error) {
-		past, err := a.past(c, checks, now, checkPointer)
-		if err != nil {
-			return nil, err
-		}
-		body := append(make([]byte, 0, answerSize*len(checks)), `{"results":[`...)
-		for i, q := range checks {
-			if i > 0 {
-				body = append(body, ',')
-			}
-			body = a.decide(body, q, past.or(i, holdings[q.UserID]), now)
-		}
-		return append(body, `]}`...), nil
-	})
-}
-
-func checkPointer(i int) string { return "/checks/" + strconv.Itoa(i) }
-
-// answer reads what the users hold, once, and writes what decide makes of it.
-func (a accessRoutes) answer(c echo.Context, users []string, decide func(map[string][]subscription.Holding, time.Time) ([]byte, error)) error {
 	begun := time.Now()
-	defer func() { a.metrics.AccessCheckDuration.Observe(time.Since(begun).Seconds()) }()
+	defer a.observe(begun)
 	holdings, now, err := a.reader.Holdings(c.Request().Context(), users)
 	if err != nil {
 		a.metrics.AccessFailed()
 		return err
 	}
-	body, err := decide(holdings, now)
+	past, err := a.past(c, checks, now, checkPointer)
 	if err != nil {
 		return err
 	}
-	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, body)
+	body := append(make([]byte, 0, answerSize*len(checks)), `{"results":[`...)
+	for i, q := range checks {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = a.decide(body, q, past.or(i, holdings[q.UserID]), now)
+	}
+	return sendJSON(c, append(body, `]}`...))
 }
+
+func checkPointer(i int) string { return "/checks/" + strconv.Itoa(i) }
 
 // pastHoldings are what the users of some checks had at their instants, by the number of the check.
 type pastHoldings map[int][]subscription.Holding
@@ -241,7 +255,7 @@ func (a accessRoutes) decide(body []byte, q check, holdings []subscription.Holdi
 		at = q.At
 	}
 	d := subscription.Decide(holdings, subscription.Ask{Feature: q.Feature, Plan: q.Plan}, at)
-	a.metrics.Access(d.Allowed, d.Reason)
+	a.metrics.Access(d.Reason)
 	return appendAnswer(body, q, d, at)
 }
 

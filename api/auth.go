@@ -75,36 +75,38 @@ type keyring struct {
 }
 
 type knownKey struct {
-	identity
+	*identity           // shared by all requests with the key
 	askedAt   time.Time // before the database was asked, so that the age is never too small
 	refreshed *atomic.Bool
 }
 
 var errUnknownKey = problem(http.StatusUnauthorized, "unauthorized", "The key is unknown or revoked.")
 
-// identify is who has the key with this hash. errUnknownKey when nobody has; a 429 when the address has guessed too often,
+// identify is who has the key with this hash. errUnknownKey when nobody has; a 429 when the address behind remote has guessed too often,
 // but not for a key that was good the last time; any other error means that the database could not be asked.
-func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte, address string) (identity, error) {
+func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte, remote string) (*identity, error) {
 	k.mu.RLock()
 	known, ok := k.known[hash]
 	k.mu.RUnlock()
 	if age := time.Since(known.askedAt); ok && age < keyAge {
 		if age >= keyRefresh && known.refreshed.CompareAndSwap(false, true) {
-			k.lookups.DoChan(string(hash[:]), func() (any, error) {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyDeadline)
-				defer cancel()
-				return k.ask(ctx, hash)
-			})
+			k.refresh(ctx, hash)
 		}
 		return known.identity, nil
 	}
+	return k.lookUp(ctx, hash, remote, ok)
+}
+
+// lookUp asks the database. known: the key was good the last time.
+func (k *keyring) lookUp(ctx context.Context, hash [sha256.Size]byte, remote string, known bool) (*identity, error) {
 	// One look-up for all who wait; it does not end with the request that happened to be first.
 	found := k.lookups.DoChan(string(hash[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyDeadline)
 		defer cancel()
-		if ok { // it was good the last time
+		if known {
 			return k.ask(ctx, hash)
 		}
+		address := remoteAddress(remote)
 		if !k.guesses.begin(address) {
 			return nil, tooManyGuesses()
 		}
@@ -115,16 +117,25 @@ func (k *keyring) identify(ctx context.Context, hash [sha256.Size]byte, address 
 	select {
 	case result := <-found:
 		if result.Err != nil {
-			return identity{}, result.Err
+			return nil, result.Err
 		}
-		who, _ := result.Val.(identity)
+		who, _ := result.Val.(*identity)
 		return who, nil
 	case <-ctx.Done():
-		return identity{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
-func (k *keyring) ask(ctx context.Context, hash [sha256.Size]byte) (identity, error) {
+// refresh looks a key up while it is still taken from memory. It waits for nothing.
+func (k *keyring) refresh(ctx context.Context, hash [sha256.Size]byte) {
+	k.lookups.DoChan(string(hash[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyDeadline)
+		defer cancel()
+		return k.ask(ctx, hash)
+	})
+}
+
+func (k *keyring) ask(ctx context.Context, hash [sha256.Size]byte) (*identity, error) {
 	askedAt := time.Now()
 	key, err := k.store.APIKeyByHash(ctx, hash[:])
 	unknown := errors.Is(err, store.ErrNotFound) || (err == nil && subtle.ConstantTimeCompare(key.Hash, hash[:]) != 1)
@@ -133,21 +144,24 @@ func (k *keyring) ask(ctx context.Context, hash [sha256.Size]byte) (identity, er
 	switch {
 	case unknown:
 		delete(k.known, hash)
-		return identity{}, errUnknownKey
+		return nil, errUnknownKey
 	case err != nil:
-		return identity{}, err
+		return nil, err
 	}
-	who := identity{role: roleNamed(key.Role), id: key.ID, name: key.Name}
+	who := &identity{role: roleNamed(key.Role), id: key.ID, name: key.Name}
 	k.known[hash] = knownKey{identity: who, askedAt: askedAt, refreshed: new(atomic.Bool)}
 	return who, nil
 }
 
-const identityKey = "identity"
+// callerKey is what a request's context keeps its caller under.
+type callerKey struct{}
 
-// who is the caller of a route that asked for a key.
+// who is the caller of a route that asked for a key; nobody for any other.
 func who(c echo.Context) identity {
-	i, _ := c.Get(identityKey).(identity)
-	return i
+	if caller, ok := c.Request().Context().Value(callerKey{}).(*identity); ok {
+		return *caller
+	}
+	return identity{}
 }
 
 // requires lets only keys of the role or a stronger one pass.
@@ -158,11 +172,11 @@ func (k *keyring) requires(least role) echo.MiddlewareFunc {
 			if !ok {
 				return problem(http.StatusUnauthorized, "unauthorized", "Send a key: `Authorization: Bearer tk_…`.")
 			}
-			caller, err := k.identify(c.Request().Context(), secret.HashAPIKey(key), remoteAddress(c.Request()))
+			caller, err := k.identify(c.Request().Context(), secret.HashAPIKey(key), c.Request().RemoteAddr)
 			if err != nil {
 				return err
 			}
-			c.Set(identityKey, caller)
+			calledBy(c, caller)
 			if caller.role < least {
 				return problem(http.StatusForbidden, "forbidden", "This needs a key of role "+roleNames[least]+" or above; this key has "+roleNames[caller.role]+".")
 			}

@@ -82,12 +82,12 @@ func tooManyGuesses() error {
 	return p
 }
 
-// remoteAddress is who the connection comes from: an IPv4 address, or the /64 of an IPv6 address, which is what one
+// remoteAddress is who the connection from remote (host:port) comes from: an IPv4 address, or the /64 of an IPv6 address, which is what one
 // customer of a provider has. Headers of proxies are not believed: anybody can write them.
-func remoteAddress(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+func remoteAddress(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
-		return r.RemoteAddr
+		return remote
 	}
 	address, err := netip.ParseAddr(host)
 	if err != nil {

@@ -84,7 +84,7 @@ func TestWhatIsReplayedAndWhatNot(t *testing.T) {
 		return problem(status, "probe", "A probe.")
 	}, func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			c.Set(identityKey, identity{id: goldenID})
+			calledBy(c, &identity{id: goldenID})
 			return next(c)
 		}
 	}, once)

@@ -49,21 +49,23 @@ func New(p Parts) *Server {
 	s := &Server{echo: echo.New()}
 	p.Telemetry.Metrics.WatchSecrets(p.Webhooks.fingerprints())
 	s.echo.HTTPErrorHandler = answerProblem(p.Telemetry.Log)
-	s.echo.Use(nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log), hangUp(&s.stopping), secureAnswers(), limitBodies)
+	// All that is done around every answer, also around one of no route, is put together once; echo would do it for each request.
+	every := around(func(c echo.Context) error { return c.Handler()(c) }, nameRequests, logRequests(p.Telemetry.Log), survivePanics(p.Telemetry.Log),
+		hangUp(&s.stopping), secureAnswers(), limitBodies)
+	s.echo.Use(func(echo.HandlerFunc) echo.HandlerFunc { return every })
 	keys := &keyring{store: p.Keys, guesses: newGuesses(), known: map[[32]byte]knownKey{}}
 	for _, r := range routes(p) {
 		middleware := []echo.MiddlewareFunc{wholeSegments, within(r.deadline)}
+		if r.deadline >= farewell { // a shorter one ends while connections are still taken
+			middleware = append(middleware, hangUpLate(&s.stopping))
+		}
 		if r.role != public {
 			middleware = append(middleware, keys.requires(r.role))
 		}
 		if r.takesKey() {
 			middleware = append(middleware, idempotency{p.Store, p.Telemetry.Log}.once(r.deadline))
 		}
-		handler := r.handler
-		for _, around := range slices.Backward(middleware) { // once; echo would do it for each request
-			handler = around(handler)
-		}
-		s.echo.Add(r.method, r.path, handler)
+		s.echo.Add(r.method, r.path, around(r.handler, middleware...))
 	}
 	s.http = &http.Server{
 		Handler: s.echo,
@@ -82,6 +84,14 @@ func New(p Parts) *Server {
 		},
 	}
 	return s
+}
+
+// around puts middleware around a handler, the first outermost.
+func around(handler echo.HandlerFunc, middleware ...echo.MiddlewareFunc) echo.HandlerFunc {
+	for _, m := range slices.Backward(middleware) {
+		handler = m(handler)
+	}
+	return handler
 }
 
 // Handler is the API without a listener, for tests and for serving it beside others.

@@ -60,10 +60,8 @@ func (c *Cached) Close() {
 // clock, and every change that was committed more than a second before the call is in what they have. What it returns
 // must not be written to.
 func (c *Cached) Holdings(ctx context.Context, userIDs []string) (map[string][]subscription.Holding, time.Time, error) {
-	p := c.proof.Load()
-	now := time.Now() // after the proof was taken: its age is never too small
-	if p == nil || now.Sub(p.sent) >= maxSilence {
-		c.fallbacks.Add(1)
+	p, now := c.proven()
+	if p == nil {
 		return c.reader.Holdings(ctx, userIDs)
 	}
 	found := make(map[string][]subscription.Holding, len(userIDs))
@@ -89,6 +87,35 @@ func (c *Cached) Holdings(ctx context.Context, userIDs []string) (map[string][]s
 		found[user] = read[user]
 	}
 	return found, at, nil
+}
+
+// Holding is Holdings of one user. From memory it allocates nothing.
+func (c *Cached) Holding(ctx context.Context, userID string) ([]subscription.Holding, time.Time, error) {
+	p, now := c.proven()
+	if p == nil {
+		return c.reader.Holding(ctx, userID)
+	}
+	holdings, generation, known := c.memory.find(userID)
+	if known {
+		return holdings, p.clock.at(now), nil
+	}
+	holdings, at, err := c.reader.Holding(ctx, userID)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	c.memory.keep(userID, generation, holdings)
+	return holdings, at, nil
+}
+
+// proven is the proof that memory is fresh now, or nil.
+func (c *Cached) proven() (*proof, time.Time) {
+	p := c.proof.Load()
+	now := time.Now() // after the proof was taken: its age is never too small
+	if p == nil || now.Sub(p.sent) >= maxSilence {
+		c.fallbacks.Add(1)
+		return nil, now
+	}
+	return p, now
 }
 
 // follow keeps a session with the feed, one after the other.

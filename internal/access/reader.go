@@ -81,6 +81,12 @@ func (r *Reader) Holdings(ctx context.Context, userIDs []string) (map[string][]s
 	}
 }
 
+// Holding is Holdings of one user.
+func (r *Reader) Holding(ctx context.Context, userID string) ([]subscription.Holding, time.Time, error) {
+	found, at, err := r.Holdings(ctx, []string{userID})
+	return found[userID], at, err
+}
+
 func (r *Reader) read() {
 	for {
 		select {

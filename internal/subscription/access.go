@@ -48,11 +48,11 @@ type Ask struct {
 	Plan    string
 }
 
-func (a Ask) feature(h Holding) bool {
+func (a Ask) feature(h *Holding) bool {
 	return a.Feature == "" || slices.Contains(h.Features, a.Feature)
 }
-func (a Ask) plan(h Holding) bool { return a.Plan == "" || a.Plan == h.PlanKey }
-func (a Ask) fits(h Holding) bool { return a.feature(h) && a.plan(h) }
+func (a Ask) plan(h *Holding) bool { return a.Plan == "" || a.Plan == h.PlanKey }
+func (a Ask) fits(h *Holding) bool { return a.feature(h) && a.plan(h) }
 
 // Decision is the answer to an access check.
 type Decision struct {
@@ -73,9 +73,9 @@ func Decide(holdings []Holding, ask Ask, at time.Time) Decision {
 		h := &holdings[i]
 		if h.Gives(at) {
 			givesAny = true
-			givesFeature = givesFeature || ask.feature(*h)
-			givesPlan = givesPlan || ask.plan(*h)
-			if ask.fits(*h) && (giver == nil || later(h, giver)) {
+			givesFeature = givesFeature || ask.feature(h)
+			givesPlan = givesPlan || ask.plan(h)
+			if ask.fits(h) && (giver == nil || later(h, giver)) {
 				giver = h
 			}
 		}
@@ -145,8 +145,8 @@ func later(a, b *Holding) bool {
 }
 
 func namedBefore(a, b *Holding, ask Ask) bool {
-	if ask.feature(*a) != ask.feature(*b) {
-		return ask.feature(*a)
+	if ask.feature(a) != ask.feature(b) {
+		return ask.feature(a)
 	}
 	return later(a, b)
 }
@@ -155,8 +155,10 @@ func namedBefore(a, b *Holding, ask Ask) bool {
 // overlap, on a no to the first that begins.
 func nextChange(holdings []Holding, ask Ask, at time.Time) time.Time {
 	type interval struct{ from, to time.Time }
-	var ahead []interval
-	for _, h := range holdings {
+	var few [4]interval // most users have no more, and this needs no allocation
+	ahead := few[:0]
+	for i := range holdings {
+		h := &holdings[i]
 		if h.Status.Live() && !h.Held() && ask.fits(h) && h.StartedAt.Before(h.AccessUntil()) && at.Before(h.AccessUntil()) {
 			ahead = append(ahead, interval{h.StartedAt, h.AccessUntil()})
 		}

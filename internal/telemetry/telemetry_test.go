@@ -76,7 +76,7 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 	t.Parallel()
 	_, level := telemetry.NewLogger(io.Discard, zapcore.InfoLevel)
 	m := telemetry.NewMetrics()
-	m.Access(true, subscription.ReasonActive)
+	m.Access(subscription.ReasonActive)
 	m.AccessFailed()
 	m.AccessCheckDuration.Observe(0.001)
 	m.WebhookReceived.WithLabelValues("stripe", telemetry.EventType("made.up"), telemetry.WebhookStored).Inc()
