@@ -31,3 +31,6 @@ const (
 	codeLockNotAvailable = "55P03"
 	codeReadOnly         = "25006" // a standby after a failover
 )
+
+// Busy reports whether the error says that somebody else held a row for too long.
+func Busy(err error) bool { return sqlState(err) == codeLockNotAvailable }
