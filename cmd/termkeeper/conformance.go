@@ -18,6 +18,10 @@ const (
 	defaultLimit  = 720 // six events in all their orders
 	defaultLeeway = time.Hour
 	defaultGrace  = 72 * time.Hour
+	// effectWithin is how long the contract gives an event that was taken.
+	effectWithin = 2 * time.Second
+	// defaultPatience is five times as long: a busy machine is no difference.
+	defaultPatience = 10 * time.Second
 )
 
 func conformanceCommand(p *program) *cobra.Command {
@@ -46,6 +50,7 @@ Exit code 1 if any order ends differently; each is printed.`,
 	flags.IntVar(&o.limit, "limit", defaultLimit, "most permutations of one life; all where there are not more")
 	flags.DurationVar(&o.leeway, "leeway", defaultLeeway, "its TERMKEEPER_RENEWAL_LEEWAY")
 	flags.DurationVar(&o.grace, "grace", defaultGrace, "grace period of the plans")
+	flags.DurationVar(&o.patience, "patience", defaultPatience, "how long an effect may take before the order counts as different")
 	flags.BoolVar(&o.json, "json", false, "print the report as JSON")
 	return cmd
 }
@@ -57,12 +62,14 @@ type conformanceOptions struct {
 	seed             uint64
 	limit            int
 	leeway, grace    time.Duration
+	patience         time.Duration
 	json             bool
 }
 
 func (o conformanceOptions) settings() (conformance.Settings, error) {
 	s := conformance.Settings{
 		URL: strings.TrimSuffix(o.url, "/"), Secret: o.secret, Key: o.key, Seed: o.seed, Limit: o.limit, Leeway: o.leeway, Grace: o.grace,
+		Settling: effectWithin, Patience: o.patience,
 	}
 	base, err := url.Parse(o.url)
 	switch {
@@ -76,8 +83,8 @@ func (o conformanceOptions) settings() (conformance.Settings, error) {
 		return s, errors.New("two plans are the most: one with refund_policy end, one with keep")
 	case o.limit < 1:
 		return s, errors.New("--limit must be at least 1")
-	case o.leeway < 0 || o.grace < 0:
-		return s, errors.New("--leeway and --grace must not be negative")
+	case o.leeway < 0 || o.grace < 0 || o.patience < 0:
+		return s, errors.New("--leeway, --grace and --patience must not be negative")
 	}
 	for i, key := range o.plans {
 		s.Plans = append(s.Plans, conformance.Plan{Key: key, Price: o.prices[i]})

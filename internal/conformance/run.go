@@ -25,6 +25,10 @@ type Settings struct {
 	Limit    int       // most permutations of one life
 	Leeway   time.Duration
 	Grace    time.Duration
+	// Settling is within what an event has its effect. What comes late waits for it.
+	Settling time.Duration
+	// Patience is how long a state may take before it counts as another one.
+	Patience time.Duration
 	// Progress is told how many orders of how many have been tried. May be nil.
 	Progress func(done, all int)
 }
@@ -36,10 +40,6 @@ const (
 	waveSize = 512
 	// mostOdd is the most orders of one life that are not permutations.
 	mostOdd = 120
-	// settling is within what an event has its effect, by the contract.
-	settling = 2 * time.Second
-	// patience is how long a state may take before it counts as another one: a busy machine is no difference.
-	patience = 10 * time.Second
 	// lookEvery is the pause between two looks at the same user.
 	lookEvery = 100 * time.Millisecond
 )
@@ -150,14 +150,14 @@ func (s Settings) work(ctx context.Context, i *instance, tries []*try) error {
 				s.Provider.hold(t)
 			}
 		}
-		if err := i.wave(ctx, wave); err != nil {
+		if err := s.wave(ctx, i, wave); err != nil {
 			return err
 		}
 		if s.Progress != nil {
 			s.Progress(from+len(wave), len(tries))
 		}
 	}
-	if err := sleep(ctx, settling); err != nil {
+	if err := sleep(ctx, s.Settling); err != nil {
 		return err
 	}
 	return each(ctx, tries, func(ctx context.Context, t *try) error { return i.look(ctx, t, time.Now()) })
@@ -177,7 +177,7 @@ func each(ctx context.Context, tries []*try, do func(context.Context, *try) erro
 }
 
 // wave sends the events of some tries, waits for the effect before what comes late, and looks at what came out.
-func (i *instance) wave(ctx context.Context, wave []*try) error {
+func (s Settings) wave(ctx context.Context, i *instance, wave []*try) error {
 	var late []*try
 	for _, t := range wave {
 		if t.order.late > 0 {
@@ -188,7 +188,7 @@ func (i *instance) wave(ctx context.Context, wave []*try) error {
 		return i.play(ctx, t, t.order.sequence[:len(t.order.sequence)-t.order.late])
 	})
 	if err == nil && len(late) > 0 {
-		if err = sleep(ctx, settling); err != nil {
+		if err = sleep(ctx, s.Settling); err != nil {
 			return err
 		}
 		err = each(ctx, late, func(ctx context.Context, t *try) error {
@@ -198,7 +198,7 @@ func (i *instance) wave(ctx context.Context, wave []*try) error {
 	if err != nil {
 		return err
 	}
-	until := time.Now().Add(patience)
+	until := time.Now().Add(s.Patience)
 	return each(ctx, wave, func(ctx context.Context, t *try) error { return i.look(ctx, t, until) })
 }
 
