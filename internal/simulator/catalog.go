@@ -74,6 +74,6 @@ func (s *stripe) price(_ form, id string) answer {
 
 func (s *stripe) listPrices(f form, _ string) answer {
 	return list(f, "/v1/prices", &s.prices, func(p priceFixture) bool {
-		return (!f.has("product") || p.Product == f.text("product")) && (!f.has("currency") || p.Currency == f.text("currency")) && f.within("created", p.Created)
+		return (!f.has("product") || p.Product == f.text("product")) && (!f.has("currency") || p.Currency == f.text("currency")) && f.created(p.Created)
 	}, func(p priceFixture) any { return p.object() })
 }

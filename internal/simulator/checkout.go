@@ -221,7 +221,7 @@ func (s *stripe) listCheckouts(f form, _ string) answer {
 				return false
 			}
 		}
-		return f.within("created", c.Created)
+		return f.created(c.Created)
 	}, func(c *checkout) any { return c.object() })
 }
 

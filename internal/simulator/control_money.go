@@ -44,6 +44,15 @@ func (s *Simulator) controlMoney(mux *http.ServeMux) {
 			done(w, ended, err)
 		}
 	})
+	mux.HandleFunc("POST /_sim/payment-events", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Tell bool `json:"tell"`
+		}
+		if read(w, r, &in) {
+			s.TellPayments(in.Tell)
+			writeJSON(w, found(map[string]any{}))
+		}
+	})
 	mux.HandleFunc("POST /_sim/refunds", func(w http.ResponseWriter, r *http.Request) {
 		var in struct {
 			Hold bool `json:"hold"`

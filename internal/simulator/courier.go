@@ -259,7 +259,11 @@ func (c *courier) next() (*parcel, Endpoint, time.Duration) {
 			wait = min(wait, until)
 			continue
 		}
-		c.queue = slices.Delete(c.queue, i, i+1)
+		if i == 0 { // the usual case; of a long queue nothing is moved
+			c.queue = c.queue[1:]
+		} else {
+			c.queue = slices.Delete(c.queue, i, i+1)
+		}
 		return p, c.endpoint, 0
 	}
 	return nil, Endpoint{}, wait

@@ -65,7 +65,7 @@ func (s *stripe) customer(_ form, id string) answer {
 
 func (s *stripe) listCustomers(f form, _ string) answer {
 	return list(f, "/v1/customers", &s.customers, func(c *customer) bool {
-		return !c.deleted && (!f.has("email") || c.Email == f.text("email")) && f.within("created", c.Created)
+		return !c.deleted && (!f.has("email") || c.Email == f.text("email")) && f.created(c.Created)
 	}, func(c *customer) any { return c.object() })
 }
 

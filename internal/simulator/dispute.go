@@ -103,6 +103,6 @@ func (s *stripe) dispute(_ form, id string) answer {
 func (s *stripe) listDisputes(f form, _ string) answer {
 	return list(f, "/v1/disputes", &s.disputes, func(d *DisputeFixture) bool {
 		return (!f.has("payment_intent") || d.PaymentIntentID == f.text("payment_intent")) && (!f.has("charge") || d.ChargeID == f.text("charge")) &&
-			f.within("created", d.Created)
+			f.created(d.Created)
 	}, func(d *DisputeFixture) any { return d.write(Shape2023) })
 }

@@ -51,7 +51,7 @@ func (s *stripe) listEvents(f form, _ string) answer {
 	success := f.text("delivery_success")
 	return list(f, "/v1/events", &s.events, func(e event) bool {
 		return !e.thin && (len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return matches(t, e.kind) })) &&
-			f.within("created", e.created) && (success == "" || s.courier.owes(e.id) == (success == "false"))
+			f.created(e.created) && (success == "" || s.courier.owes(e.id) == (success == "false"))
 	}, s.told)
 }
 

@@ -84,13 +84,13 @@ func (f form) instant(key string) (at time.Time, ok bool) {
 	return time.Unix(n, 0).UTC(), true
 }
 
-// within applies key[gt], key[gte], key[lt], key[lte].
-func (f form) within(key string, at time.Time) bool {
+// created applies created[gt], created[gte], created[lt], created[lte].
+func (f form) created(at time.Time) bool {
 	for suffix, fits := range map[string]func(int) bool{
 		"[gt]": func(c int) bool { return c > 0 }, "[gte]": func(c int) bool { return c >= 0 },
 		"[lt]": func(c int) bool { return c < 0 }, "[lte]": func(c int) bool { return c <= 0 },
 	} {
-		bound, ok := f.instant(key + suffix)
+		bound, ok := f.instant("created" + suffix)
 		if ok && !bound.IsZero() && !fits(at.Compare(bound)) {
 			return false
 		}

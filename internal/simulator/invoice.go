@@ -159,6 +159,6 @@ func (s *stripe) listInvoices(f form, _ string) answer {
 	}
 	return list(f, "/v1/invoices", &s.invoices, func(i invoice) bool {
 		return (!f.has("subscription") || i.of.ID == f.text("subscription")) && (!f.has("customer") || i.of.CustomerID == f.text("customer")) &&
-			(!f.has("status") || i.Status == f.text("status")) && f.within("created", i.Created)
+			(!f.has("status") || i.Status == f.text("status")) && f.created(i.Created)
 	}, func(i invoice) any { return i.write(Shape2023) })
 }

@@ -144,7 +144,7 @@ func (s *stripe) updatePaymentIntent(f form, id string) answer {
 
 func (s *stripe) listPaymentIntents(f form, _ string) answer {
 	return list(f, "/v1/payment_intents", &s.intents, func(p *PaymentIntentFixture) bool {
-		return (!f.has("customer") || p.CustomerID == f.text("customer")) && f.within("created", p.Created)
+		return (!f.has("customer") || p.CustomerID == f.text("customer")) && f.created(p.Created)
 	}, func(p *PaymentIntentFixture) any { return p.write(Shape2023) })
 }
 
@@ -159,7 +159,7 @@ func (s *stripe) charge(_ form, id string) answer {
 func (s *stripe) listCharges(f form, _ string) answer {
 	return list(f, "/v1/charges", &s.charges, func(c *ChargeFixture) bool {
 		return (!f.has("customer") || c.CustomerID == f.text("customer")) && (!f.has("payment_intent") || c.PaymentIntentID == f.text("payment_intent")) &&
-			f.within("created", c.Created)
+			f.created(c.Created)
 	}, func(c *ChargeFixture) any { return c.write(Shape2023) })
 }
 

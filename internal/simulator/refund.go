@@ -133,7 +133,7 @@ func (s *stripe) refundByHand(id string, in RefundOptions) (RefundFixture, error
 	}
 	made, refused, bad := s.refundCharge(c, amount, in.Pending)
 	if bad {
-		return RefundFixture{}, fmt.Errorf("Stripe refuses a refund of %d of %q: %s", amount, id, encode(refused.body))
+		return RefundFixture{}, fmt.Errorf("giving back %d of %q is refused: %s", amount, id, encode(refused.body))
 	}
 	s.refundTold(c, made)
 	return *made, nil
@@ -171,6 +171,6 @@ func (s *stripe) refund(_ form, id string) answer {
 func (s *stripe) listRefunds(f form, _ string) answer {
 	return list(f, "/v1/refunds", &s.refunds, func(r *RefundFixture) bool {
 		return (!f.has("payment_intent") || r.PaymentIntentID == f.text("payment_intent")) && (!f.has("charge") || r.ChargeID == f.text("charge")) &&
-			f.within("created", r.Created)
+			f.created(r.Created)
 	}, func(r *RefundFixture) any { return r.write(Shape2023) })
 }

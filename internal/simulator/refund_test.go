@@ -146,7 +146,8 @@ func TestDisputes(t *testing.T) {
 // A period is paid by a payment that the invoice names, and can be given back by it.
 func TestPaymentsOfInvoices(t *testing.T) {
 	t.Parallel()
-	sim := start(t, simulator.Options{PaymentEvents: true})
+	sim := start(t, simulator.Options{})
+	steer(t, sim, "payment-events", `{"tell":true}`)
 	sub := subscribe(t, sim)()
 	require.Equal(t, []string{
 		"payment_intent.created", "charge.succeeded", "payment_intent.succeeded", "invoice_payment.paid",

@@ -15,6 +15,9 @@ const (
 	Status500 = "status_500" // a fault; Stripe keeps it for the Idempotency-Key and repeats it
 	Status429 = "status_429" // too many requests, with Retry-After
 	Status401 = "status_401" // the key is not accepted
+	Status402 = "status_402" // the card is declined
+	Status404 = "status_404" // the object is not known, though it is there
+	Status409 = "status_409" // another request holds the object
 	Hang      = "hang"       // no answer until the caller gives up
 	HTML      = "html"       // 200 with a page of somebody in between
 	Truncated = "truncated"  // 200 with the first half of the object; whatever was asked for has happened
@@ -43,22 +46,26 @@ type Call struct {
 
 const maxCalls = 10_000 // that are remembered
 
+// keyKept is how long an Idempotency-Key is remembered. Stripe promises no longer: the same call makes it anew then.
+const keyKept = 24 * time.Hour
+
 // kept is the answer to an Idempotency-Key.
 type kept struct {
 	request string
 	status  int
 	raw     []byte
+	since   time.Time
 }
 
 func restKinds() []string {
-	return []string{Status500, Status429, Status401, Hang, HTML, Truncated, Reset}
+	return []string{Status500, Status429, Status401, Status402, Status404, Status409, Hang, HTML, Truncated, Reset}
 }
 
 func (s *stripe) addRESTFault(f RESTFault) error {
 	if !slices.Contains(restKinds(), f.Kind) {
 		return fmt.Errorf("unknown fault of the REST API: it is one of %v", restKinds())
 	}
-	if f.After && (f.Kind == Status429 || f.Kind == Status401) {
+	if f.After && strings.HasPrefix(f.Kind, "status_4") {
 		return fmt.Errorf("%s refuses what was asked for, so it does not come after it", f.Kind)
 	}
 	if f.Count == 0 {
@@ -151,11 +158,12 @@ func (s *stripe) answer(call Call, handle func() answer) (said spoken, repeated 
 		s.quietUntil = time.Time{}
 	}
 	say := func(a answer) spoken {
-		return spoken{kept{request: call.Method + " " + call.Path + " " + call.Body, status: a.status, raw: encode(a.body)}, s.now()}
+		return spoken{kept{request: call.Method + " " + call.Path + " " + call.Body, status: a.status, raw: encode(a.body), since: s.now()}, s.now()}
 	}
 	fault, faulty := s.takeFault(call)
 	keyed := call.Key != "" && call.Method == http.MethodPost // Stripe takes no notice of a key elsewhere
 	before, known := s.kept[call.Key]
+	known = known && s.now().Sub(before.since) <= keyKept
 	switch {
 	case faulty && !fault.After && fault.Kind != Truncated:
 		said = say(fault.answer())
@@ -178,16 +186,22 @@ func (s *stripe) answer(call Call, handle func() answer) (said spoken, repeated 
 
 // answer is what Stripe says in place of what was asked for.
 func (f RESTFault) answer() answer {
-	failure := func(status int, kind, message string) answer {
-		return answer{status, map[string]any{"error": map[string]any{"type": kind, "code": nil, "message": message}}}
+	failure := func(status int, kind, code, message string) answer {
+		return answer{status, map[string]any{"error": map[string]any{"type": kind, "code": text(code), "message": message}}}
 	}
 	switch f.Kind {
+	case Status402:
+		return failure(http.StatusPaymentRequired, "card_error", "card_declined", "Your card was declined.")
+	case Status404:
+		return failure(http.StatusNotFound, "invalid_request_error", "resource_missing", "No such object.")
+	case Status409:
+		return failure(http.StatusConflict, "invalid_request_error", "lock_timeout", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.")
 	case Status429:
-		return failure(http.StatusTooManyRequests, "rate_limit_error", "Too many requests hit the API too quickly.")
+		return failure(http.StatusTooManyRequests, "rate_limit_error", "rate_limit", "Too many requests hit the API too quickly.")
 	case Status401:
-		return failure(http.StatusUnauthorized, "invalid_request_error", "Invalid API Key provided: sk_test_****.")
+		return failure(http.StatusUnauthorized, "invalid_request_error", "", "Invalid API Key provided: sk_test_****.")
 	default:
-		return failure(http.StatusInternalServerError, "api_error", "An unknown error occurred.")
+		return failure(http.StatusInternalServerError, "api_error", "", "An unknown error occurred.")
 	}
 }
 

@@ -180,6 +180,13 @@ func (s *Simulator) FinishPayment(paymentIntentID string, succeeds, dropWebhook 
 	return s.stripe.finishPayment(paymentIntentID, succeeds, dropWebhook)
 }
 
+// TellPayments sets PaymentEvents of the options.
+func (s *Simulator) TellPayments(tell bool) {
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	s.stripe.paymentEvents = tell
+}
+
 // HoldRefunds makes refunds pending until FinishRefund, or no longer.
 func (s *Simulator) HoldRefunds(hold bool) {
 	s.stripe.mu.Lock()

@@ -145,7 +145,7 @@ func (s *stripe) listSubscriptions(f form, _ string) answer {
 	status := f.text("status")
 	return list(f, "/v1/subscriptions", &s.subscriptions, func(sub *subscription) bool {
 		return (!f.has("customer") || sub.CustomerID == f.text("customer")) && (!f.has("price") || sub.PriceID == f.text("price")) &&
-			f.within("created", sub.StartDate) &&
+			f.created(sub.StartDate) &&
 			(status == "all" || status == sub.Status || status == "" && sub.Status != "canceled") // Stripe leaves the canceled ones out unless asked
 	}, func(sub *subscription) any { return sub.view() })
 }
