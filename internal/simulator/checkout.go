@@ -147,6 +147,9 @@ func (s *stripe) sell(c *checkout, f form) (refused answer, bad bool) {
 	if len(c.lines) == 0 {
 		return lacks("line_items"), true
 	}
+	if f.has("subscription_data[trial_period_days]") || f.has("subscription_data[trial_end]") {
+		c.Amount = 0
+	}
 	if c.Mode == "subscription" {
 		c.subscription = form{"items[0][price]": {c.lines[0].price.ID}}
 		for name, values := range f { // subscription_data[metadata][user_id] becomes metadata[user_id]

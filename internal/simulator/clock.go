@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// incompleteLasts is how long the first payment of a subscription may take.
+const incompleteLasts = 23 * time.Hour
+
 // chargeDelay is how long after the rollover Stripe charges: the period has moved by then.
 const chargeDelay = time.Hour
 
@@ -95,8 +98,10 @@ func earlier(a, b time.Time) time.Time {
 // due returns when something happens next to the subscription, the zero time for never.
 func (sub *subscription) due() time.Time {
 	switch sub.Status {
-	case "canceled", "incomplete", "incomplete_expired", "paused":
+	case "canceled", "incomplete_expired", "paused":
 		return time.Time{}
+	case "incomplete":
+		return sub.StartDate.Add(incompleteLasts)
 	}
 	next := sub.PeriodEnd
 	for _, at := range []time.Time{sub.CancelAt, sub.chargeAt, sub.lateAt, sub.noticeAt()} {
@@ -110,6 +115,10 @@ func (sub *subscription) due() time.Time {
 // step does the one thing that is due: the end that was set, the charge, the notices, or the rollover.
 func (sub *subscription) step(s *stripe, at time.Time) {
 	switch {
+	case sub.Status == "incomplete":
+		sub.Invoice.Status = "void"
+		s.invoiced(sub, "invoice.voided", at)
+		s.become(sub, "incomplete_expired", at)
 	case at.Equal(sub.CancelAt), at.Equal(sub.PeriodEnd) && sub.CancelAtPeriodEnd:
 		s.end(sub, at)
 	case at.Equal(sub.chargeAt):
@@ -150,9 +159,12 @@ func (s *stripe) rollOver(sub *subscription, at time.Time) {
 }
 
 // collect settles the open invoice: paid, or past_due with the end of the new period. One that is sent is past due only when
-// nobody has paid it in time; one of a subscription whose collection is paused is neither.
+// nobody has paid it in time; one of a subscription that is unpaid, or whose collection is paused, is neither.
 func (s *stripe) collect(sub *subscription, at time.Time) {
 	sub.chargeAt = time.Time{}
+	if sub.Status == "unpaid" {
+		return // its invoices stay drafts
+	}
 	switch sub.PauseCollection {
 	case "void":
 		sub.Invoice.Status = "void"

@@ -96,8 +96,8 @@ func (s *stripe) deleteCustomer(_ form, id string) answer {
 			s.end(sub, now)
 		}
 	}
-	last := c.object()
+	last := *c
 	c.deleted = true
-	s.publish("customer.deleted", now, func(Shape) any { return last }, nil)
+	s.publish("customer.deleted", now, func(Shape) any { return last.object() }, nil)
 	return found(c.object())
 }

@@ -175,6 +175,48 @@ func TestInvoicesThatBuyNoPeriod(t *testing.T) {
 	require.Equal(t, invoice["total"], invoice["payment_intent"].(map[string]any)["amount"])
 }
 
+// A first payment that does not come ends the subscription after 23 hours; an unpaid one bills nothing any more.
+func TestPaymentsThatNeverCome(t *testing.T) {
+	t.Parallel()
+	sim := start(t, simulator.Options{})
+	sell := catalog(t, sim)
+	late, paid := sell(url.Values{"payment_behavior": {"default_incomplete"}})["id"].(string), sell(url.Values{"payment_behavior": {"default_incomplete"}})["id"].(string)
+	require.Equal(t, "incomplete", get(t, sim, "subscriptions/"+paid)["status"])
+	steer(t, sim, "subscriptions/"+paid, `{"pay":true}`)
+	sim.Advance(24 * time.Hour)
+	require.Equal(t, "active", get(t, sim, "subscriptions/"+paid)["status"])
+	got := get(t, sim, "subscriptions/"+late+"?expand[]=latest_invoice")
+	require.Equal(t, "incomplete_expired", got["status"])
+	require.Equal(t, "void", got["latest_invoice"].(map[string]any)["status"])
+
+	steer(t, sim, "subscriptions/"+paid, `{"status":"unpaid"}`)
+	sim.AdvanceTo(sim.Now().AddDate(0, 1, 1))
+	got = get(t, sim, "subscriptions/"+paid+"?expand[]=latest_invoice")
+	require.Equal(t, "unpaid", got["status"])
+	require.Equal(t, "draft", got["latest_invoice"].(map[string]any)["status"])
+}
+
+// A price that is paid once buys no subscription, and a recurring one no single payment.
+func TestPricesOfTheOtherKind(t *testing.T) {
+	t.Parallel()
+	sim := start(t, simulator.Options{})
+	sub := catalog(t, sim)(nil)
+	item := sub["items"].(map[string]any)["data"].([]any)[0].(map[string]any)
+	once := ask(t, sim, "prices", url.Values{"product_data[name]": {"Book"}, "currency": {"usd"}, "unit_amount": {"900"}})
+	recurring := item["price"].(map[string]any)["id"].(string)
+	submit(t, sim, "subscriptions", url.Values{"customer": {sub["customer"].(string)}, "items[0][price]": {once}}, http.StatusBadRequest)
+	submit(t, sim, "subscriptions/"+sub["id"].(string), url.Values{"items[0][id]": {item["id"].(string)}, "items[0][price]": {once}}, http.StatusBadRequest)
+	session := url.Values{"mode": {"payment"}, "success_url": {"https://shop.example/ok"}, "line_items[0][quantity]": {"2"}, "line_items[0][price]": {recurring}}
+	submit(t, sim, "checkout/sessions", session, http.StatusBadRequest)
+	session.Set("line_items[0][price]", once)
+	require.EqualValues(t, 1800, submit(t, sim, "checkout/sessions", session, http.StatusOK)["amount_total"])
+	session.Set("mode", "subscription")
+	submit(t, sim, "checkout/sessions", session, http.StatusBadRequest)
+	session.Set("line_items[0][price]", recurring)
+	session.Set("subscription_data[trial_period_days]", "7")
+	require.EqualValues(t, 0, submit(t, sim, "checkout/sessions", session, http.StatusOK)["amount_total"])
+}
+
 // Many subscriptions are there without a word, in a list of pages; what is changed in silence is in no event.
 func TestManySubscriptions(t *testing.T) {
 	t.Parallel()

@@ -49,6 +49,20 @@ func (p *priceFixture) cost(f form, currency, amount string) (refused answer, ba
 	return answer{}, false
 }
 
+// recurring is the price that a request gives to the item of a subscription.
+func (s *stripe) recurring(f form) (price priceFixture, refused answer, bad bool) {
+	const param = "items[0][price]"
+	price, ok := s.prices.get(f.text(param))
+	switch {
+	case !ok:
+		return priceFixture{}, noSuch("price", f.text(param), param), true
+	case price.Interval == "":
+		return priceFixture{}, refusal(http.StatusBadRequest, "", param,
+			"The price specified is set to `type=one_time` but this field only accepts prices with `type=recurring`."), true
+	}
+	return price, answer{}, false
+}
+
 // plan is the older name of a price; Stripe still writes both.
 func (p priceFixture) plan() map[string]any {
 	return map[string]any{

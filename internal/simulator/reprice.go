@@ -33,9 +33,9 @@ func (s *stripe) reprice(sub *subscription, f form, at time.Time) (billing, answ
 	if !slices.Contains([]string{"create_prorations", "always_invoice", "none"}, behavior) {
 		return refused(refusal(http.StatusBadRequest, "", "proration_behavior", "Invalid proration_behavior: must be one of create_prorations, always_invoice, or none"))
 	}
-	price, ok := s.prices.get(f.text("items[0][price]"))
-	if !ok {
-		return refused(noSuch("price", f.text("items[0][price]"), "items[0][price]"))
+	price, said, bad := s.recurring(f)
+	if bad {
+		return refused(said)
 	}
 	before := sub.price
 	sub.price, sub.PriceID = price, price.ID

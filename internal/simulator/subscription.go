@@ -41,9 +41,9 @@ func (s *stripe) createSubscription(f form, _ string) answer {
 	if _, ok := s.living(f.text("customer")); !ok {
 		return noSuch("customer", f.text("customer"), "customer")
 	}
-	price, ok := s.prices.get(f.text("items[0][price]"))
-	if !ok {
-		return noSuch("price", f.text("items[0][price]"), "items[0][price]")
+	price, refused, bad := s.recurring(f)
+	if bad {
+		return refused
 	}
 	start := s.now()
 	sub := &subscription{
