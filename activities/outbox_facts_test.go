@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"termkeeper/internal/simulator"
-	"termkeeper/internal/store"
 )
 
 // mailed are the topics of which there is a mail, with a state of the subscription in which it is true.
@@ -151,7 +150,7 @@ func TestClaimIsFairInAHugeBacklog(t *testing.T) {
 		}
 		cursor = d.Cursor
 	}
-	claimed, err := b.store.ClaimDeliveries(t.Context(), now, store.ChannelEmail, "test", 16, time.Minute)
+	claimed, err := b.store.ClaimMails(t.Context(), now, "test", 16, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, claimed, 16)
 	require.Equal(t, 12, b.count(`SELECT count(*) FROM deliveries WHERE status = 'sending' AND topic = 'payment.failed'`))

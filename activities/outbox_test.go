@@ -192,7 +192,7 @@ func TestLapsedLeaseIsTakenOver(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.store.DispatchFacts(t.Context(), now, true, "", 10)
 	require.NoError(t, err)
-	dead, err := b.store.ClaimDeliveries(t.Context(), now, store.ChannelEmail, "dead", 10, time.Minute)
+	dead, err := b.store.ClaimMails(t.Context(), now, "dead", 10, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, dead, 1)
 	b.deliver(b.outbox(sim.SMTPURL()))

@@ -91,7 +91,10 @@ func (p *pace) beat() {
 // wait is for a run that found nothing to do: until the next look, at most a tenth of a second. due is how long it is
 // until a row is known to become due, zero when one is due and cannot be had. It reports false when the run must not
 // wait (any more); that is the end of the run, whose successor comes with the next tick.
-func (p *pace) wait(ctx context.Context, due time.Duration) bool {
+func (p *pace) wait(ctx context.Context, due time.Duration) bool { return p.waitOr(ctx, due, nil) }
+
+// waitOr is wait that ends early when woken.
+func (p *pace) waitOr(ctx context.Context, due time.Duration, woken <-chan struct{}) bool {
 	if p.linger <= 0 {
 		return false
 	}
@@ -121,6 +124,8 @@ func (p *pace) wait(ctx context.Context, due time.Duration) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-woken:
 		return true
 	case <-ctx.Done():
 	case <-p.stop:

@@ -29,24 +29,24 @@ const takeOverDeliveries = `UPDATE deliveries SET status = 'pending', next_attem
 WHERE ctid = ANY (ARRAY(SELECT ctid FROM deliveries WHERE status = 'sending' AND leased_until <= $1 ORDER BY leased_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
 	AND status = 'sending' AND leased_until <= $1`
 
-// The claims: an earlier delivery of the same subscription to the same receiver that is not finished blocks the later
-// ones. While a channel has failures on record one message of each claim is enough to find out whether it is back. The urgent ones are
+// The claims of mails: an earlier delivery of the same subscription to the same receiver that is not finished blocks the later
+// ones. While the channel has failures on record one message of each claim is enough to find out whether it is back. The urgent ones are
 // told from the rest by the condition of their own index, which repeats a part of the topics.
 const (
-	claimDeliveries       = claimHead + claimTail
-	claimUrgentDeliveries = claimHead + `AND w.topic IN ('access.started', 'payment.failed', 'payment.recovered')` + claimTail
+	claimMails       = claimHead + claimTail
+	claimUrgentMails = claimHead + `AND w.topic IN ('access.started', 'payment.failed', 'payment.recovered')` + claimTail
 
 	claimHead = `UPDATE deliveries d SET status = 'sending', attempts = attempts + 1, version = version + 1,
-	leased_until = $1 + $4::interval, lease_owner = $5
+	leased_until = $1 + $3::interval, lease_owner = $4
 WHERE ctid = ANY (ARRAY(
 	SELECT w.ctid FROM deliveries w
-	WHERE w.status = 'pending' AND w.next_attempt_at <= $1 AND w.channel = $2 `
+	WHERE w.status = 'pending' AND w.next_attempt_at <= $1 AND w.channel = 'email' `
 	claimTail = `
-		AND EXISTS (SELECT 1 FROM delivery_channels c WHERE c.channel = $2 AND (c.paused_until IS NULL OR c.paused_until <= $1))
+		AND EXISTS (SELECT 1 FROM delivery_channels c WHERE c.channel = 'email' AND (c.paused_until IS NULL OR c.paused_until <= $1))
 		AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.subscription_id = w.subscription_id AND e.channel = w.channel
 			AND e.target = w.target AND e.status IN ('pending', 'sending') AND e.id < w.id)
 	ORDER BY w.next_attempt_at, w.id
-	LIMIT (SELECT CASE WHEN c.failures > 0 THEN 1 ELSE $3::int END FROM delivery_channels c WHERE c.channel = $2)
+	LIMIT (SELECT CASE WHEN c.failures > 0 THEN 1 ELSE $2::int END FROM delivery_channels c WHERE c.channel = 'email')
 	FOR UPDATE SKIP LOCKED))
 	AND status = 'pending' AND next_attempt_at <= $1
 RETURNING id, version, attempts, coalesce(last_error, '')`
@@ -56,17 +56,22 @@ RETURNING id, version, attempts, coalesce(last_error, '')`
 // backlog, and it moves on all the same.
 const urgentShare = 3
 
-// ClaimDeliveries takes lapsed leases over and leases at most limit due deliveries of a channel to owner: the urgent ones
-// first, up to three quarters, then the oldest. None while the channel is paused.
-func (s *Store) ClaimDeliveries(ctx context.Context, now time.Time, channel, owner string, limit int, lease time.Duration) ([]Delivery, error) {
+// TakeOverDeliveries gives deliveries free whose sender let its lease pass.
+func (s *Store) TakeOverDeliveries(ctx context.Context, now time.Time) error {
 	if _, err := s.pool.Exec(ctx, takeOverDeliveries, now); err != nil {
-		return nil, fmt.Errorf("taking deliveries over: %w", err)
+		return fmt.Errorf("taking deliveries over: %w", err)
 	}
-	urgent, err := s.claim(ctx, claimUrgentDeliveries, now, channel, limit*urgentShare/4, lease, owner)
+	return nil
+}
+
+// ClaimMails leases at most limit due mails to owner: the urgent ones first, up to three quarters, then the oldest. None while
+// the channel is paused.
+func (s *Store) ClaimMails(ctx context.Context, now time.Time, owner string, limit int, lease time.Duration) ([]Delivery, error) {
+	urgent, err := s.claim(ctx, claimUrgentMails, now, limit*urgentShare/4, lease, owner)
 	if err != nil {
 		return nil, err
 	}
-	oldest, err := s.claim(ctx, claimDeliveries, now, channel, limit-len(urgent), lease, owner)
+	oldest, err := s.claim(ctx, claimMails, now, limit-len(urgent), lease, owner)
 	return append(urgent, oldest...), err
 }
 

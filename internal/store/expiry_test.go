@@ -309,6 +309,11 @@ func TestScansUseTheirPartialIndexes(t *testing.T) {
 			SELECT o.id, 'email', 'u@example.com', o.topic, gen_random_uuid(), o.id, n.status, CASE WHEN n.status = 'sent' THEN now() END,
 				CASE WHEN n.status = 'sending' THEN now() END, CASE WHEN n.status = 'sending' THEN 'owner' END
 			FROM outbox o CROSS JOIN LATERAL (SELECT CASE dedupe_key::int % 100 WHEN 0 THEN 'pending' WHEN 1 THEN 'sending' ELSE 'sent' END) n(status)`,
+		`INSERT INTO webhook_endpoints (url, topics, secret) SELECT 'https://example.com/' || i, '{*}', 's' FROM generate_series(1, 5) i`,
+		`INSERT INTO deliveries (outbox_id, channel, target, topic, subscription_id, message_id, status, finished_at)
+			SELECT o.id, 'webhook', e.id, o.topic, gen_random_uuid(), o.id, n.status, CASE WHEN n.status = 'sent' THEN now() END
+			FROM outbox o CROSS JOIN webhook_endpoints e CROSS JOIN LATERAL (SELECT CASE dedupe_key::int % 20 WHEN 0 THEN 'pending' ELSE 'sent' END) n(status)
+			WHERE dedupe_key::int <= 4000`,
 		`INSERT INTO job_runs (job, run_id, trigger, scheduled_at, published_at, started_at, deadline_at, finished_at, outcome)
 			SELECT 'job', i::text, 'scheduled', at, at, at, at, at, CASE WHEN i % 4 = 0 THEN 'empty' ELSE 'ok' END
 			FROM generate_series(1, 20000) i CROSS JOIN LATERAL (SELECT now() - i * interval '2 minutes') n(at)`,

@@ -18,9 +18,11 @@ const freshFacts = `SELECT ctid, id, topic, kind, subscription_id, user_id, crea
 const oneFact = `SELECT ctid, id, topic, kind, subscription_id, user_id, created_at FROM outbox WHERE id = $3::uuid AND status = 'pending' FOR UPDATE SKIP LOCKED`
 
 // The statements find their rows again by ctid: by id, a big backlog is read as a whole for every batch. They turn facts
-// into deliveries: a mail where the user has an address. Nobody is told of an end while another subscription gives access,
-// and a late payment is told by the access that it brings back. The id of a delivery carries its fact's instant, so that deliveries of one subscription are in the order of
-// their facts. The domain of the Message-ID is a name that cannot exist (RFC 2606): the id is what must be unique.
+// into deliveries: a mail where there is one of the topic and the user has an address, and a call to each endpoint that wants the
+// topic. No mail tells of an end while another subscription gives access, nor of a late payment: the access that it brings back
+// does. The id of a delivery carries its fact's instant, so that deliveries of one subscription are in the order of
+// their facts; those of the calls are made in a step of their own, because each row of a join must get its own. The domain of
+// the Message-ID is a name that cannot exist (RFC 2606): the id is what must be unique.
 const (
 	dispatchFacts = dispatchHead + freshFacts + dispatchTail
 	dispatchFact  = dispatchHead + oneFact + dispatchTail
@@ -41,11 +43,20 @@ d AS (INSERT INTO deliveries (id, outbox_id, channel, target, topic, subscriptio
 		ELSE a.topic IN ('access.started', 'access.ending_soon', 'payment.failed') END
 	ON CONFLICT (outbox_id, channel, target) DO NOTHING
 	RETURNING 1),
+h AS MATERIALIZED (SELECT uuid_v7(a.created_at) AS id, a.id AS fact, e.id::text AS endpoint, a.topic, a.subscription_id, a.user_id
+	FROM a JOIN webhook_endpoints e ON e.status = 'enabled' AND ` + wantsTopic + `),
+c AS (INSERT INTO deliveries (id, outbox_id, channel, target, topic, subscription_id, user_id, next_attempt_at, message_id, created_at)
+	SELECT h.id, h.fact, 'webhook', h.endpoint, h.topic, h.subscription_id, h.user_id, $1, h.id::text, $1 FROM h
+	ON CONFLICT (outbox_id, channel, target) DO NOTHING
+	RETURNING 1),
 m AS (UPDATE outbox o SET status = 'dispatched', dispatched_at = $1, next_attempt_at = NULL, last_error = NULL,
 		payload = CASE WHEN a.still IS NULL THEN o.payload ELSE jsonb_build_object('still_has_access', a.still) END
 	FROM a WHERE o.ctid = a.ctid AND o.status = 'pending' RETURNING 1)
-SELECT (SELECT count(*) FROM m), (SELECT count(*) FROM d), (SELECT id::text FROM f ORDER BY id DESC LIMIT 1)`
+SELECT (SELECT count(*) FROM m), (SELECT count(*) FROM d) + (SELECT count(*) FROM c), (SELECT id::text FROM f ORDER BY id DESC LIMIT 1)`
 )
+
+// wantsTopic: a topic as a whole, by a prefix like access.*, or all of them.
+const wantsTopic = `EXISTS (SELECT 1 FROM unnest(e.topics) w WHERE w = a.topic OR w = '*' OR (w LIKE '%.*' AND starts_with(a.topic, left(w, -1))))`
 
 // noFact comes before every fact.
 const noFact = "00000000-0000-0000-0000-000000000000"
@@ -120,14 +131,17 @@ func (s *Store) DeferredFacts(ctx context.Context, now time.Time, limit int) ([]
 }
 
 // nextOutboxWork: each part is one probe of a partial index, in an order that only this index has: for EXISTS the planner
-// may read the whole table in the hope of an early hit. A channel that is paused makes nothing due before its end.
+// may read the whole table in the hope of an early hit. A channel or an endpoint that is paused makes nothing due before its end.
 const nextOutboxWork = `SELECT LEAST(
 	(SELECT clock_timestamp() FROM (SELECT id FROM outbox WHERE status = 'pending' AND next_attempt_at IS NULL ORDER BY id LIMIT 1) fresh),
 	(SELECT min(next_attempt_at) FROM outbox WHERE status = 'pending'),
-	(SELECT GREATEST(c.paused_until, w.at) FROM delivery_channels c CROSS JOIN (SELECT LEAST(
-		(SELECT next_attempt_at FROM deliveries WHERE status = 'pending' AND channel = 'email' ORDER BY next_attempt_at, id LIMIT 1),
-		(SELECT leased_until FROM deliveries WHERE status = 'sending' ORDER BY leased_until LIMIT 1)) AS at) w
-		WHERE c.channel = 'email' AND w.at IS NOT NULL)),
+	(SELECT leased_until FROM deliveries WHERE status = 'sending' ORDER BY leased_until LIMIT 1),
+	(SELECT GREATEST(c.paused_until, w.at) FROM delivery_channels c CROSS JOIN (
+		SELECT next_attempt_at AS at FROM deliveries WHERE status = 'pending' AND channel = 'email' ORDER BY next_attempt_at, id LIMIT 1) w
+		WHERE c.channel = 'email'),
+	(SELECT min(CASE e.status WHEN 'enabled' THEN GREATEST(e.paused_until, w.next_attempt_at) ELSE clock_timestamp() END)
+		FROM webhook_endpoints e CROSS JOIN LATERAL (SELECT next_attempt_at FROM deliveries p
+			WHERE p.status = 'pending' AND p.channel = 'webhook' AND p.target = e.id::text ORDER BY p.target, p.next_attempt_at LIMIT 1) w)),
 	clock_timestamp()`
 
 // NextOutboxWork is when the next fact or delivery wants something, in the past when one does now, and the database's

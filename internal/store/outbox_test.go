@@ -135,7 +135,7 @@ func TestDeferredFactComesAloneAndLater(t *testing.T) {
 
 func claim(t *testing.T, s *store.Store, at time.Time, owner string) []store.Delivery {
 	t.Helper()
-	list, err := s.ClaimDeliveries(t.Context(), at, store.ChannelEmail, owner, 10, lease)
+	list, err := s.ClaimMails(t.Context(), at, owner, 10, lease)
 	require.NoError(t, err)
 	return list
 }
