@@ -30,18 +30,18 @@ type Orders struct {
 	Runs    *Runs
 }
 
-// Reconcile asks the provider about pending orders before their deadline, each on its own cadence. Each is leased, and what the
+// ReconcilePending asks the provider about pending orders before their deadline, each on its own cadence. Each is leased, and what the
 // answer means is decided under the lock of its row.
-func (a *Orders) Reconcile(ctx context.Context, in Run) (Tally, error) {
+func (a *Orders) ReconcilePending(ctx context.Context, in Run) (Tally, error) {
 	return a.Runs.account(ctx, in, func(ctx context.Context, p *pace) (Tally, error) {
 		return a.drain(ctx, p, in, store.OrdersToAsk)
 	})
 }
 
-// Expire asks about overdue orders and closes them at the provider before they expire here, and completes what was left behind
+// ExpireOverdue asks about overdue orders and closes them at the provider before they expire here, and completes what was left behind
 // in the middle of being fulfilled or refunded. Each is leased; a fulfilment is one transaction with a ledger row that is unique on
 // the order, and a refund is looked for at the provider before it is asked for.
-func (a *Orders) Expire(ctx context.Context, in Run) (Tally, error) {
+func (a *Orders) ExpireOverdue(ctx context.Context, in Run) (Tally, error) {
 	return a.Runs.account(ctx, in, func(ctx context.Context, p *pace) (Tally, error) {
 		finished, err := a.drain(ctx, p, in, store.OrdersToFinish)
 		if err != nil || finished.More {

@@ -27,6 +27,9 @@ var jobs = []struct{ id, workflow, queue, every string }{
 	{"outbox-delivery", "DeliverOutbox", "notifications", "10s"},
 	{"idempotency-cleanup", "CleanUpIdempotencyKeys", "operations", "60s"},
 	{"subscription-reminders", "RemindSubscriptions", "subscriptions", "300s"},
+	{"subscription-reconcile", "ReconcileSubscriptions", "payments", "900s"},
+	{"order-reconcile", "ReconcileOrders", "payments", "60s"},
+	{"order-expiry", "ExpireOrders", "payments", "30s"},
 }
 
 // everyJob overrides the cadence of all jobs.

@@ -10,5 +10,5 @@ import (
 // were left behind half done.
 func ExpireOrders(ctx workflow.Context, in Scan) (Tally, error) {
 	var orders *activities.Orders
-	return drain(quickSQL(ctx, in), in, orders.Expire)
+	return drain(quickSQL(ctx, in), in, orders.ExpireOverdue)
 }

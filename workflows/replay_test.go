@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 
 	"termkeeper/activities"
+	"termkeeper/internal/reconcile"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/storetest"
 	"termkeeper/internal/telemetry"
@@ -121,6 +123,8 @@ func recorded(t *testing.T, tc temporalclient.Client, job workflows.Job, name st
 		one.RegisterActivity(&activities.Subscriptions{Store: s, Runs: runs})
 		one.RegisterActivity(&activities.Outbox{Store: s, Runs: runs})
 		one.RegisterActivity(&activities.Idempotency{Store: s, Runs: runs})
+		one.RegisterActivity(&activities.Reconciliation{Reconciler: &reconcile.Reconciler{Store: s}, Runs: runs})
+		one.RegisterActivity(&activities.Orders{Settler: &settlement.Settler{Store: s, Owner: "recorder", Log: zap.NewNop()}, Runs: runs})
 	}
 	if name := activityName[job.ID]; parts > 1 || job.ID == workflows.JobWebhookApply {
 		one.RegisterActivityWithOptions((&partial{parts: parts}).run, activityOptions(name))

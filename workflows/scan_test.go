@@ -24,6 +24,8 @@ func environment(t *testing.T) *testsuite.TestWorkflowEnvironment {
 	env.RegisterActivity(&activities.Webhooks{})
 	env.RegisterActivity(&activities.Outbox{})
 	env.RegisterActivity(&activities.Idempotency{})
+	env.RegisterActivity(&activities.Orders{})
+	env.RegisterActivity(&activities.Reconciliation{})
 	return env
 }
 
@@ -32,6 +34,9 @@ var activityName = map[string]string{ //nolint:gochecknoglobals // a constant ta
 	workflows.JobSubscriptionExpiry: "Expire", workflows.JobWebhookApply: "Apply", workflows.JobOutboxDelivery: "Deliver",
 	workflows.JobReminders:          "Remind",
 	workflows.JobIdempotencyCleanup: "CleanUpKeys",
+	workflows.JobReconcile:          "Reconcile",
+	workflows.JobOrderReconcile:     "ReconcilePending",
+	workflows.JobOrderExpiry:        "ExpireOverdue",
 }
 
 func activityOptions(name string) activity.RegisterOptions {
