@@ -55,6 +55,9 @@ type RefusalError struct {
 	Message string // Stripe's words for a person
 }
 
+// codeKeyUsed is the Code of a refusal whose key came with other parameters before. Stripe gives it none.
+const codeKeyUsed = "idempotency_error"
+
 // Error repeats the provider's words.
 func (r *RefusalError) Error() string { return "the payment provider refused: " + r.Message }
 
@@ -159,7 +162,11 @@ func classify(err error) error {
 	case status == http.StatusConflict: // the object is locked, or a request with the same key still runs
 		return &NoAnswerError{Why: "the object is busy there", RetryAfter: retryAfter(said)}
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
-		return &RefusalError{Status: status, Code: string(said.Code), Message: said.Msg}
+		no := &RefusalError{Status: status, Code: string(said.Code), Message: said.Msg}
+		if said.Type == stripe.ErrorTypeIdempotency {
+			no.Code = codeKeyUsed
+		}
+		return no
 	}
 	return &NoAnswerError{Why: "it answered with status " + strconv.Itoa(status), RetryAfter: retryAfter(said)}
 }

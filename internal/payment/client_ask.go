@@ -62,54 +62,29 @@ const maxPage = "100"
 // listMargin is how much older than asked for the objects of a list may be: the provider's clock is not ours.
 const listMargin = 10 * time.Minute
 
-// expand asks for more of an object than its bare ids. stripe-go refuses the expansions of plain Params as if they were given
-// twice, so they go as extra values.
-func expand(params *stripe.Params, fields ...string) {
-	for i, field := range fields {
-		params.AddExtra("expand["+strconv.Itoa(i)+"]", field)
-	}
-}
-
 // everyPage reads a whole list, newest first, and shows each of its objects. query is put to it as it is. The error is a
 // *NoAnswerError, that of ctx, or that of each; what was shown before it is then not all there is.
-func (c *Client) everyPage(ctx context.Context, path string, query map[string]string, expansion string, each func(json.RawMessage) error) error {
+func (c *Client) everyPage(ctx context.Context, path string, query map[string]string, each func(json.RawMessage) error) error {
 	for last := ""; ; {
 		params := &stripe.Params{}
-		if expansion != "" {
-			expand(params, expansion)
-		}
 		for name, value := range query {
 			params.AddExtra(name, value)
 		}
-		params.AddExtra("limit", maxPage)
-		if last != "" {
-			params.AddExtra("starting_after", last)
-		}
-		answer, err := c.look(ctx, path, params)
+		objects, _, more, err := c.page(ctx, path, last, params)
 		if err != nil {
-			return wholeListsOnly(err)
+			return wholeListsOnly(unanswered(err))
 		}
-		var page struct {
-			Object  string            `json:"object"`
-			Data    []json.RawMessage `json:"data"`
-			HasMore *bool             `json:"has_more"`
-		}
-		if err := json.Unmarshal(answer.raw, &page); err != nil || page.Object != "list" || page.Data == nil || page.HasMore == nil {
-			return &NoAnswerError{Why: "what came was not the list that was asked for"}
-		}
-		for _, raw := range page.Data {
+		for _, raw := range objects {
 			if err := each(raw); err != nil {
 				return err
 			}
 		}
-		if !*page.HasMore {
+		if !more {
 			return nil
 		}
 		next := ""
-		if len(page.Data) > 0 {
-			if object, err := decode(page.Data[len(page.Data)-1]); err == nil {
-				next = object.at("id").text()
-			}
+		if object, err := decode(objects[len(objects)-1]); err == nil {
+			next = object.at("id").text()
 		}
 		if next == "" || next == last {
 			return &NoAnswerError{Why: "its list does not go on where it says that it does"}

@@ -65,6 +65,10 @@ func (c *Client) CreateCheckout(ctx context.Context, in NewCheckout, key string)
 	params.AddExpand(paymentOfSession)
 	params.SetIdempotencyKey(key)
 	answer, err := c.ask(ctx, http.MethodPost, checkoutSessions, actionTimeout, params)
+	var no *RefusalError
+	if errors.As(err, &no) && no.Code == codeKeyUsed { // an earlier call, with another end, may have made it
+		return CheckoutSession{}, &NoAnswerError{Why: "the key was used for another checkout before"}
+	}
 	if err != nil {
 		return CheckoutSession{}, err
 	}
@@ -103,7 +107,7 @@ func theCheckout(answer said, id string) (CheckoutSession, error) {
 // answered. The error is ErrNotFound when the whole list was read and it is not there, ErrNoAnswer otherwise, or that of ctx.
 func (c *Client) FindCheckout(ctx context.Context, orderID string, createdFrom time.Time) (CheckoutSession, error) {
 	var session CheckoutSession
-	err := c.everyPage(ctx, checkoutSessions, since(createdFrom), "data."+paymentOfSession, func(raw json.RawMessage) error {
+	err := c.everyPage(ctx, checkoutSessions, since(createdFrom, paymentOfSession), func(raw json.RawMessage) error {
 		if !ofOrder(raw, orderID) {
 			return nil
 		}
@@ -126,8 +130,9 @@ func (c *Client) FindCheckout(ctx context.Context, orderID string, createdFrom t
 // errFound ends the reading of a list.
 var errFound = errors.New("found")
 
-func since(at time.Time) map[string]string {
-	return map[string]string{"created[gte]": strconv.FormatInt(max(at.Add(-listMargin).Unix(), 0), 10)}
+// since asks for the objects made since an instant, with more of each than its bare ids.
+func since(at time.Time, expand string) map[string]string {
+	return map[string]string{"created[gte]": strconv.FormatInt(max(at.Add(-listMargin).Unix(), 0), 10), "expand[0]": "data." + expand}
 }
 
 // ofOrder reports whether an object names the order. Of others no field needs to be readable.
@@ -160,7 +165,7 @@ func (c *Client) ExpireCheckout(ctx context.Context, id, key string) (CheckoutSe
 // of. They need not be captured. The error is ErrNoAnswer, or that of ctx; then none are returned.
 func (c *Client) OrderPayments(ctx context.Context, orderID string, createdFrom time.Time) ([]Payment, error) {
 	var payments []Payment
-	err := c.everyPage(ctx, "/v1/payment_intents", since(createdFrom), "data.latest_charge", func(raw json.RawMessage) error {
+	err := c.everyPage(ctx, "/v1/payment_intents", since(createdFrom, "latest_charge"), func(raw json.RawMessage) error {
 		if !ofOrder(raw, orderID) {
 			return nil
 		}

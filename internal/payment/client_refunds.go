@@ -75,7 +75,7 @@ func (c *Client) Refund(ctx context.Context, paymentIntentID string, amount int6
 // ctx; then none are returned.
 func (c *Client) Refunds(ctx context.Context, paymentIntentID string) ([]Refund, error) {
 	var refunds []Refund
-	err := c.everyPage(ctx, "/v1/refunds", map[string]string{"payment_intent": paymentIntentID}, "", func(raw json.RawMessage) error {
+	err := c.everyPage(ctx, "/v1/refunds", map[string]string{"payment_intent": paymentIntentID}, func(raw json.RawMessage) error {
 		found, err := ReadRefund(raw)
 		if err != nil || found.PaymentID != paymentIntentID {
 			return &NoAnswerError{Why: "a refund of the payment cannot be read"}
