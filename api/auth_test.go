@@ -15,7 +15,7 @@ import (
 )
 
 // publicRoutes is every route that may be used without a key.
-var publicRoutes = map[string]bool{"POST /v1/webhooks/stripe": true, "GET /openapi.yaml": true, "GET /v1/openapi.yaml": true}
+var publicRoutes = map[string]bool{"POST /v1/webhooks/stripe": true, "GET /openapi.yaml": true, "GET /v1/openapi.yaml": true, "GET /checkout/thanks": true}
 
 // examplePath fills in the parameters of a route.
 func examplePath(path string) string {

@@ -24,7 +24,7 @@ func TestWrongBodiesAreRefusedEverywhere(t *testing.T) {
 		"POST /v1/access/batch": "checks", "PUT /v1/users/:id": "email", "PUT /v1/users/:id/stripe-customer": "customer_id", "POST /v1/plans": "features",
 		"PATCH /v1/plans/:key": "features", "POST /v1/subscriptions": "user_id", "POST /v1/subscriptions/:id/cancel": "at_period_end",
 		"POST /v1/subscriptions/:id/pause": "reason", "POST /v1/subscriptions/:id/resume": "add_paused_time", "POST /v1/subscriptions/:id/extend": "duration",
-		"POST /v1/jobs/:job/pause": "reason",
+		"POST /v1/jobs/:job/pause": "reason", "POST /v1/orders": "plan", "POST /v1/orders/:id/resolve": "as",
 	}
 	writes := 0
 	for _, r := range routes(Parts{}) {

@@ -11,6 +11,8 @@ import (
 
 	"termkeeper/internal/access"
 	"termkeeper/internal/intake"
+	"termkeeper/internal/order"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 	"termkeeper/internal/temporalclient"
@@ -97,6 +99,10 @@ func problemOf(err error) *problemError {
 		return problem(http.StatusConflict, "provider_owned", "The payment provider owns this subscription; it must be changed there.")
 	case errors.Is(err, subscription.ErrConflict):
 		return problem(http.StatusConflict, "conflict", err.Error())
+	case errors.Is(err, order.ErrConflict):
+		return problem(http.StatusConflict, "conflict", err.Error())
+	case errors.Is(err, settlement.ErrNoProvider):
+		return problem(http.StatusConflict, "no_provider", "No key of a payment provider is configured, so nobody can be asked; set STRIPE_API_KEY.")
 	case errors.Is(err, temporalclient.ErrNoSchedule):
 		return problem(http.StatusConflict, "no_schedule", "The schedule of this job does not exist yet; `termkeeper schedules apply` makes it.")
 	case errors.Is(err, temporalclient.ErrUnavailable):

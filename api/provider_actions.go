@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"termkeeper/internal/payment"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 )
@@ -22,8 +23,9 @@ const atProvider = 20 * time.Second
 
 // Provider is what changes at the payment provider need.
 type Provider struct {
-	Client *payment.Client // nil where no key is configured: such changes are then refused
-	Leeway time.Duration   // how long the news of a renewal may take
+	Client *payment.Client     // nil where no key is configured: such changes are then refused
+	Leeway time.Duration       // how long the news of a renewal may take
+	Orders *settlement.Settler // what is paid once
 }
 
 // providerAction is one change of a subscription that the provider owns.

@@ -20,6 +20,7 @@ import (
 	"termkeeper/internal/intake"
 	"termkeeper/internal/payment"
 	"termkeeper/internal/secret"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/simulator"
 	"termkeeper/internal/temporalclient"
 	"termkeeper/workflows"
@@ -65,7 +66,9 @@ func newShop(t *testing.T) *shop {
 	t.Cleanup(temporal.Close)
 	s.server = New(Parts{
 		Access: reader, Keys: s.store, Store: s.store,
-		Webhooks:  Webhooks{Intake: in, Secrets: []string{secretNew}, Provider: Provider{Client: client, Leeway: time.Hour}},
+		Webhooks: Webhooks{Intake: in, Secrets: []string{secretNew}, Provider: Provider{
+			Client: client, Leeway: time.Hour, Orders: &settlement.Settler{Store: s.store, Provider: client, Owner: "shop", Log: zap.NewNop()},
+		}},
 		Schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()), Telemetry: Telemetry{Log: zap.NewNop(), Metrics: s.metrics},
 	})
 	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

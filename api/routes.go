@@ -28,6 +28,7 @@ const usual = 10 * time.Second
 func routes(p Parts) []route {
 	access := accessRoutes{p.Access, p.Store, p.Telemetry.Metrics}
 	users, plans, subscriptions := userRoutes{p.Store, p.Webhooks.Intake}, planRoutes{p.Store, p.Webhooks.Intake}, subscriptionRoutes{p.Store, p.Webhooks.Provider}
+	orders := orderRoutes{p.Store, p.Webhooks.Provider.Orders}
 	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
 	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}
 	deliveries := deliveryRoutes{p.Store}
@@ -61,6 +62,15 @@ func routes(p Parts) []route {
 		{post, "/v1/subscriptions/:id/pause", roleOperator, usual, subscriptions.pause},
 		{post, "/v1/subscriptions/:id/resume", roleOperator, usual, subscriptions.resume},
 		{post, "/v1/subscriptions/:id/extend", roleOperator, usual, subscriptions.extend},
+
+		{post, "/v1/orders", roleOperator, atProvider, orders.create},
+		{get, "/v1/orders", roleOperator, usual, orders.list},
+		{get, "/v1/orders/:id", roleOperator, usual, orders.one},
+		{post, "/v1/orders/:id/verify", roleOperator, atProvider, orders.verify},
+		{post, "/v1/orders/:id/cancel", roleOperator, atProvider, orders.cancel},
+		{post, "/v1/orders/:id/refund", roleOperator, atProvider, orders.refund},
+		{post, "/v1/orders/:id/resolve", roleOperator, atProvider, orders.resolve},
+		{get, thanksPath, public, usual, thankCustomer},
 
 		{get, "/v1/webhook-events", roleOperator, usual, events.list},
 		{get, "/v1/webhook-events/:id", roleOperator, usual, events.one},

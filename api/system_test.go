@@ -22,6 +22,7 @@ import (
 	"termkeeper/internal/access"
 	"termkeeper/internal/intake"
 	"termkeeper/internal/secret"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/storetest"
 	"termkeeper/internal/telemetry"
@@ -81,7 +82,10 @@ func assemble(t *testing.T, pool, served *pgxpool.Pool, temporal temporalclient.
 		_ = in.Drain(ctx) // a test that took the database away has nobody to give leases back to
 	})
 	s.server = New(Parts{
-		Access: reader, Keys: store.New(served), Store: store.New(served), Webhooks: Webhooks{Intake: in, Secrets: []string{secretNew, secretOld}},
+		Access: reader, Keys: store.New(served), Store: store.New(served), Webhooks: Webhooks{
+			Intake: in, Secrets: []string{secretNew, secretOld},
+			Provider: Provider{Orders: &settlement.Settler{Store: store.New(served), Owner: "test", Log: log}},
+		},
 		Schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()), Telemetry: Telemetry{Log: log, Metrics: s.metrics},
 	})
 	s.server.http.Handler = holdToDocument(t, s.server.http.Handler)

@@ -77,6 +77,35 @@ const (
 	JobHealthWaiting JobHealth = "waiting"
 )
 
+// Defines values for LatePayment.
+const (
+	LatePaymentFulfil LatePayment = "fulfil"
+	LatePaymentRefund LatePayment = "refund"
+	LatePaymentReview LatePayment = "review"
+)
+
+// Defines values for OrderPaymentState.
+const (
+	OrderPaymentStateFulfilled OrderPaymentState = "fulfilled"
+	OrderPaymentStateRefunded  OrderPaymentState = "refunded"
+	OrderPaymentStateRefunding OrderPaymentState = "refunding"
+	OrderPaymentStateReview    OrderPaymentState = "review"
+)
+
+// Defines values for OrderStatus.
+const (
+	OrderStatusCanceled   OrderStatus = "canceled"
+	OrderStatusExpired    OrderStatus = "expired"
+	OrderStatusFailed     OrderStatus = "failed"
+	OrderStatusFulfilled  OrderStatus = "fulfilled"
+	OrderStatusFulfilling OrderStatus = "fulfilling"
+	OrderStatusPaid       OrderStatus = "paid"
+	OrderStatusPending    OrderStatus = "pending"
+	OrderStatusRefunded   OrderStatus = "refunded"
+	OrderStatusRefunding  OrderStatus = "refunding"
+	OrderStatusReview     OrderStatus = "review"
+)
+
 // Defines values for ProblemCode.
 const (
 	ProblemCodeAlreadyExists         ProblemCode = "already_exists"
@@ -92,6 +121,7 @@ const (
 	ProblemCodeInvalidRequest        ProblemCode = "invalid_request"
 	ProblemCodeMalformedEvent        ProblemCode = "malformed_event"
 	ProblemCodeMethodNotAllowed      ProblemCode = "method_not_allowed"
+	ProblemCodeNoProvider            ProblemCode = "no_provider"
 	ProblemCodeNoSchedule            ProblemCode = "no_schedule"
 	ProblemCodeNotDead               ProblemCode = "not_dead"
 	ProblemCodeNotFound              ProblemCode = "not_found"
@@ -115,6 +145,13 @@ const (
 const (
 	RefundPolicyEnd  RefundPolicy = "end"
 	RefundPolicyKeep RefundPolicy = "keep"
+)
+
+// Defines values for ResolveRequestAs.
+const (
+	ResolveRequestAsCanceled  ResolveRequestAs = "canceled"
+	ResolveRequestAsFulfilled ResolveRequestAs = "fulfilled"
+	ResolveRequestAsRefunded  ResolveRequestAs = "refunded"
 )
 
 // Defines values for RunTrigger.
@@ -332,8 +369,115 @@ type JobPage struct {
 	NextCursor any   `json:"next_cursor"`
 }
 
+// LatePayment What becomes of a payment that shows up after the order has expired or was canceled.
+type LatePayment string
+
 // Nothing The action takes no fields; the body may be absent.
 type Nothing = map[string]interface{}
+
+// Order defines model for Order.
+type Order struct {
+	// Amount Minor units.
+	Amount int64 `json:"amount"`
+
+	// AskedAt When the provider was asked last.
+	AskedAt *time.Time `json:"asked_at"`
+
+	// Attempts How often the provider was asked without news.
+	Attempts int `json:"attempts"`
+
+	// CheckoutURL Where it is paid; null when it is not pending.
+	CheckoutURL *string   `json:"checkout_url"`
+	CreatedAt   time.Time `json:"created_at"`
+	Currency    string    `json:"currency"`
+
+	// ExpiresAt Until when it can be paid.
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// FinishedAt When it reached the state that it is in for good.
+	FinishedAt *time.Time `json:"finished_at"`
+	ID         string     `json:"id"`
+	LastError  *string    `json:"last_error"`
+
+	// LatePayment What becomes of a payment that shows up after the order has expired or was canceled.
+	LatePayment LatePayment `json:"late_payment"`
+	PaidAt      *time.Time  `json:"paid_at"`
+
+	// Payments The earliest first.
+	Payments []OrderPayment `json:"payments"`
+	Plan     string         `json:"plan"`
+
+	// ProviderSessionID The provider's id of the checkout.
+	ProviderSessionID *string `json:"provider_session_id"`
+
+	// Reason Why it is in its state, where that is not the ordinary course, for instance `amount_mismatch`.
+	Reason *string `json:"reason"`
+
+	// Status `paid` and `fulfilling` are on their way to `fulfilled`, `refunding` to `refunded`. `failed`: the checkout could not
+	// be made. `review`: a person must decide, see `reason`.
+	Status OrderStatus `json:"status"`
+
+	// SubscriptionID What it gave time to.
+	SubscriptionID *string   `json:"subscription_id"`
+	UpdatedAt      time.Time `json:"updated_at"`
+	UserID         string    `json:"user_id"`
+}
+
+// OrderPage defines model for OrderPage.
+type OrderPage struct {
+	Data       []Order `json:"data"`
+	NextCursor *string `json:"next_cursor"`
+}
+
+// OrderPayment Money that the provider captured for the order. `refunded`, `amount` in minor units.
+type OrderPayment struct {
+	Amount     int64      `json:"amount"`
+	CapturedAt *time.Time `json:"captured_at"`
+	ChargeID   *string    `json:"charge_id"`
+	Currency   string     `json:"currency"`
+
+	// ID The provider's id of the payment.
+	ID string `json:"id"`
+
+	// Reason Why, where that is not the ordinary course, for instance `second_payment`.
+	Reason   *string `json:"reason"`
+	Refunded int64   `json:"refunded"`
+
+	// State What became of the money; null while the order is being fulfilled.
+	State *OrderPaymentState `json:"state"`
+}
+
+// OrderPaymentState defines model for OrderPaymentState.
+type OrderPaymentState string
+
+// OrderRequest defines model for OrderRequest.
+type OrderRequest struct {
+	// Amount Minor units; the plan's price unless given.
+	Amount *int64 `json:"amount,omitempty"`
+
+	// CancelURL Where the customer comes back to without having paid.
+	CancelURL *string `json:"cancel_url,omitempty"`
+
+	// Currency A code of ISO 4217; that of the plan's price unless given.
+	Currency *string `json:"currency,omitempty"`
+
+	// ExpiresIn How long it can be paid, from 1s to 24h.
+	ExpiresIn Duration `json:"expires_in"`
+
+	// LatePayment fulfil unless given.
+	LatePayment *LatePayment `json:"late_payment,omitempty"`
+	Plan        string       `json:"plan"`
+
+	// SuccessURL Where the customer comes back to after paying; a page of ours unless given.
+	SuccessURL *string `json:"success_url,omitempty"`
+
+	// UserID An id from outside, on one line.
+	UserID ExternalID `json:"user_id"`
+}
+
+// OrderStatus `paid` and `fulfilling` are on their way to `fulfilled`, `refunding` to `refunded`. `failed`: the checkout could not
+// be made. `review`: a person must decide, see `reason`.
+type OrderStatus string
 
 // PauseRequest defines model for PauseRequest.
 type PauseRequest struct {
@@ -433,6 +577,14 @@ type Receipt struct {
 // RefundPolicy What a refund does to the term.
 type RefundPolicy string
 
+// ResolveRequest defines model for ResolveRequest.
+type ResolveRequest struct {
+	As ResolveRequestAs `json:"as"`
+}
+
+// ResolveRequestAs defines model for ResolveRequest.As.
+type ResolveRequestAs string
+
 // ResumeRequest defines model for ResumeRequest.
 type ResumeRequest struct {
 	// AddPausedTime Give the time of the hold back.
@@ -488,6 +640,9 @@ type Subscription struct {
 	// CompUntil Until when an operator gave time on top.
 	CompUntil *time.Time `json:"comp_until"`
 	CreatedAt time.Time  `json:"created_at"`
+
+	// DisputedAt Since when a payment of it is disputed, or was, and the dispute was not won. Access goes on.
+	DisputedAt *time.Time `json:"disputed_at"`
 
 	// ExpiredAt When its end was marked; access does not wait for it.
 	ExpiredAt *time.Time `json:"expired_at"`
@@ -633,6 +788,9 @@ type JobID = string
 // Limit defines model for Limit.
 type Limit = int
 
+// OrderID defines model for OrderID.
+type OrderID = string
+
 // SubscriptionID defines model for SubscriptionID.
 type SubscriptionID = string
 
@@ -672,6 +830,18 @@ type ListDeliveriesParams struct {
 
 // ListJobRunsParams defines parameters for ListJobRuns.
 type ListJobRunsParams struct {
+	// Limit How many entries a page may have.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor The `next_cursor` of the page before, with the same filters.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListOrdersParams defines parameters for ListOrders.
+type ListOrdersParams struct {
+	UserID *string      `form:"user_id,omitempty" json:"user_id,omitempty"`
+	Status *OrderStatus `form:"status,omitempty" json:"status,omitempty"`
+
 	// Limit How many entries a page may have.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
@@ -837,6 +1007,86 @@ func (c *Client) UnpauseJob(ctx context.Context, job JobID, options ...Option) (
 	r := request{method: http.MethodPost, path: "/v1/jobs/{job}/unpause"}
 	r.inPath("job", job)
 	return call[Job](ctx, c, r, options)
+}
+
+// ListOrders is GET /v1/orders: list orders, the oldest first.
+func (c *Client) ListOrders(ctx context.Context, params ListOrdersParams, options ...Option) (*OrderPage, error) {
+	r := request{method: http.MethodGet, path: "/v1/orders"}
+	if params.UserID != nil {
+		r.inQuery("user_id", *params.UserID)
+	}
+	if params.Status != nil {
+		r.inQuery("status", *params.Status)
+	}
+	if params.Limit != nil {
+		r.inQuery("limit", *params.Limit)
+	}
+	if params.Cursor != nil {
+		r.inQuery("cursor", *params.Cursor)
+	}
+	return call[OrderPage](ctx, c, r, options)
+}
+
+// CreateOrder is POST /v1/orders: make an order and its checkout.
+//
+// The order costs the plan's price unless an amount is given, and sells the plan's duration. Send the customer to
+// `checkout_url`. After `expires_in` the checkout is closed at the payment provider, and then the order expires,
+// unless it was paid. With an `Idempotency-Key` a request that was cut off goes on where it was left.
+func (c *Client) CreateOrder(ctx context.Context, body OrderRequest, options ...Option) (*Order, error) {
+	r := request{method: http.MethodPost, path: "/v1/orders"}
+	r.body = body
+	return call[Order](ctx, c, r, options)
+}
+
+// ReadOrder is GET /v1/orders/{id}: read an order.
+//
+// A pending order is asked about at the payment provider, at most every three seconds. Where that gives no answer
+// the order is told as it is known.
+func (c *Client) ReadOrder(ctx context.Context, id OrderID, options ...Option) (*Order, error) {
+	r := request{method: http.MethodGet, path: "/v1/orders/{id}"}
+	r.inPath("id", id)
+	return call[Order](ctx, c, r, options)
+}
+
+// CancelOrder is POST /v1/orders/{id}/cancel: close the checkout of a pending order, and cancel the order.
+//
+// A payment that was faster wins: then the answer is 409. Where the provider gives no answer it is 503; the order is
+// canceled later, unless it was paid.
+func (c *Client) CancelOrder(ctx context.Context, id OrderID, options ...Option) (*Order, error) {
+	r := request{method: http.MethodPost, path: "/v1/orders/{id}/cancel"}
+	r.inPath("id", id)
+	return call[Order](ctx, c, r, options)
+}
+
+// RefundOrder is POST /v1/orders/{id}/refund: give the money of a fulfilled order back.
+//
+// What it gave is taken back as the `refund_policy` of its plan says. While the provider gives no answer the order is
+// `refunding`, and is refunded later.
+func (c *Client) RefundOrder(ctx context.Context, id OrderID, options ...Option) (*Order, error) {
+	r := request{method: http.MethodPost, path: "/v1/orders/{id}/refund"}
+	r.inPath("id", id)
+	return call[Order](ctx, c, r, options)
+}
+
+// ResolveOrder is POST /v1/orders/{id}/resolve: end the review of an order.
+//
+// `fulfilled` takes the money for the order, `refunded` gives it back, and `canceled` is for an order without money. A
+// fulfilled order can be resolved as `refunded` when more than its price was paid: that gives the surplus back.
+func (c *Client) ResolveOrder(ctx context.Context, id OrderID, body ResolveRequest, options ...Option) (*Order, error) {
+	r := request{method: http.MethodPost, path: "/v1/orders/{id}/resolve"}
+	r.inPath("id", id)
+	r.body = body
+	return call[Order](ctx, c, r, options)
+}
+
+// VerifyOrder is POST /v1/orders/{id}/verify: ask the payment provider about an order, and settle it by the answer.
+//
+// Within three seconds of the last question the order is told as it is known. A 503 with the code
+// `provider_unavailable` says that there was no answer; the order is as it was.
+func (c *Client) VerifyOrder(ctx context.Context, id OrderID, options ...Option) (*Order, error) {
+	r := request{method: http.MethodPost, path: "/v1/orders/{id}/verify"}
+	r.inPath("id", id)
+	return call[Order](ctx, c, r, options)
 }
 
 // ListPlans is GET /v1/plans: list the plans, by key.

@@ -3,10 +3,13 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -46,6 +49,7 @@ type KeptAnswer struct {
 type KeyClaim struct {
 	id     []byte
 	claim  string
+	began  time.Time // when the first request with the key came
 	again  bool
 	encode func(result any) (KeptAnswer, error)
 	kept   bool
@@ -53,6 +57,22 @@ type KeyClaim struct {
 
 // Again reports whether a request with this key came before and left no answer: what it asks for may have been done.
 func (c *KeyClaim) Again() bool { return c != nil && c.again }
+
+// ObjectID is the id for what the request makes, where that is made in several steps: every request with the key gets the same
+// one while the key is kept, so that one which comes again finds what the one before it has begun. It is a UUIDv7 of the
+// instant at which the key came first. A nil claim has a new id each time.
+func (c *KeyClaim) ObjectID() string {
+	if c == nil {
+		return NewID()
+	}
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(c.id), uint64(c.began.UnixMicro()))) //nolint:gosec // an instant of this century
+	id := uuid.UUID(sum[:16])
+	binary.BigEndian.PutUint16(id[4:6], uint16(c.began.UnixMilli()))     //nolint:gosec // the lower 16 bits
+	binary.BigEndian.PutUint32(id[0:4], uint32(c.began.UnixMilli()>>16)) //nolint:gosec // the 32 bits above
+	id[6] = id[6]&0x0f | 0x70                                            // version 7
+	id[8] = id[8]&0x3f | 0x80                                            // of RFC 9562
+	return id.String()
+}
 
 // Encode says how the result of the one write of this request is answered. A claim without it is kept after the effect.
 func (c *KeyClaim) Encode(encode func(result any) (KeptAnswer, error)) { c.encode = encode }
@@ -74,14 +94,16 @@ func KeyClaimOf(ctx context.Context) *KeyClaim {
 }
 
 // claimKey waits for the transaction that is keeping the key's answer, if there is one. It takes over what is past its
-// retention, and a request of the same body that died: its lease has passed and it has no answer.
+// retention, and a request of the same body that died: its lease has passed and it has no answer. The key is as old as the first
+// of its requests.
 const claimKey = `INSERT INTO idempotency_keys AS k (id, api_key_id, method, path, key, body_hash, claim, leased_until, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval, clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET body_hash = excluded.body_hash, claim = excluded.claim, leased_until = excluded.leased_until,
-	created_at = excluded.created_at, response_status = NULL, response_body = NULL
+	created_at = CASE WHEN k.created_at <= excluded.created_at - $9::interval THEN excluded.created_at ELSE k.created_at END,
+	response_status = NULL, response_body = NULL
 WHERE k.created_at <= excluded.created_at - $9::interval
 	OR (k.response_status IS NULL AND k.leased_until <= excluded.created_at AND k.body_hash = excluded.body_hash)
-RETURNING xmax <> 0` // a row that was there has the number of the transaction that changed it
+RETURNING xmax <> 0, k.created_at` // a row that was there has the number of the transaction that changed it
 
 const keyState = `SELECT body_hash = $2, response_status, response_body FROM idempotency_keys WHERE id = $1`
 
@@ -93,7 +115,7 @@ func (s *Store) ClaimKey(ctx context.Context, r KeyedRequest, lease time.Duratio
 	const tries = 3 // a key that its holder gave back between the two statements is free
 	for range tries {
 		claim := &KeyClaim{id: id, claim: NewID()}
-		err := s.pool.QueryRow(ctx, claimKey, id, r.APIKeyID, r.Method, r.Path, r.Key, hash[:], claim.claim, lease, KeyRetention).Scan(&claim.again)
+		err := s.pool.QueryRow(ctx, claimKey, id, r.APIKeyID, r.Method, r.Path, r.Key, hash[:], claim.claim, lease, KeyRetention).Scan(&claim.again, &claim.began)
 		switch {
 		case err == nil:
 			return claim, nil, nil
