@@ -31,6 +31,7 @@ type subscriptionJSON struct {
 	AccessUntil         stamp   `json:"access_until"`
 	HeldAt              stamp   `json:"held_at"`
 	ExpiredAt           stamp   `json:"expired_at"`
+	DisputedAt          stamp   `json:"disputed_at"`
 	CancelAtPeriodEnd   bool    `json:"cancel_at_period_end"`
 	Provider            *string `json:"provider"`
 	ExternalID          *string `json:"external_id"`
@@ -51,7 +52,7 @@ func showSubscription(s subscription.Subscription) subscriptionJSON {
 	return subscriptionJSON{
 		ID: s.ID, UserID: s.UserID, Plan: s.PlanKey, Status: string(s.Status), StartedAt: stamp(s.StartedAt), ExpiresAt: stamp(s.ExpiresAt),
 		LeewayUntil: stamp(s.LeewayUntil), GracePeriodEndsAt: stamp(s.GraceUntil), CompUntil: stamp(s.CompUntil), AccessUntil: stamp(s.AccessUntil()),
-		HeldAt: stamp(s.HeldAt), ExpiredAt: stamp(s.ExpiredAt), CancelAtPeriodEnd: s.CancelAtPeriodEnd,
+		HeldAt: stamp(s.HeldAt), ExpiredAt: stamp(s.ExpiredAt), DisputedAt: stamp(s.DisputedAt), CancelAtPeriodEnd: s.CancelAtPeriodEnd,
 		Provider: optional(s.Provider), ExternalID: optional(s.ExternalID), ProviderStatus: optional(s.ProviderStatus),
 		ProviderCustomerID: optional(s.CustomerID), ProviderPeriodStart: stamp(s.PeriodStart), ProviderPeriodEnd: stamp(s.PeriodEnd),
 		TruthAt: stamp(s.TruthAt), UnpaidSince: stamp(s.UnpaidSince), NeedsReconcile: s.NeedsReconcile, Version: s.Version, NextPlan: optional(s.NextPlanKey),

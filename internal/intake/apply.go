@@ -14,6 +14,7 @@ import (
 
 	"termkeeper/internal/failpoint"
 	"termkeeper/internal/payment"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 )
@@ -99,8 +100,10 @@ type read struct {
 	news     store.SubscriptionNews
 	invoice  payment.Invoice
 	checkout payment.Checkout
-	customer string    // id of a deleted one
-	created  time.Time // zero when it does not say
+	customer string               // id of a deleted one
+	money    money                // that moved
+	evidence *settlement.Evidence // of an order; nil where it tells of none
+	created  time.Time            // zero when it does not say
 }
 
 // applyAndSettle applies a group with all that has to be asked for it.
@@ -210,7 +213,12 @@ func (in *Intake) readEvent(s stored) (r read, ignored string, err error) {
 // about reads what the event tells of, by its type.
 func (r *read) about(e payment.Event) (ignored string, err error) {
 	r.created = e.Created
+	if r.evidence = orderEvidence(e); r.evidence != nil {
+		return "", nil
+	}
 	switch e.Type {
+	case eventCheckoutExpired, eventCheckoutAsyncPaid, eventCheckoutAsyncFailed:
+		ignored = "not_an_order"
 	case eventCheckoutCompleted:
 		r.checkout, err = payment.ReadCheckout(e.Data)
 		switch {
@@ -227,6 +235,20 @@ func (r *read) about(e payment.Event) (ignored string, err error) {
 	case eventCustomerDeleted:
 		if r.customer = e.ObjectID; r.customer == "" {
 			err = payment.ErrMalformed
+		}
+	case eventInvoicePaymentPaid, eventPaymentSucceeded:
+		ignored, err = r.aboutPayment(e)
+	case eventChargeRefunded:
+		r.money.charge, err = payment.ReadCharge(e.Data)
+	case eventRefundCreated, eventRefundUpdated, eventRefundFailed, eventChargeRefundUpdated:
+		r.money.refund, err = payment.ReadRefund(e.Data)
+		if id, _ := r.money.of(); err == nil && id == "" {
+			ignored = "names_no_payment"
+		}
+	case eventDisputeCreated, eventDisputeUpdated, eventDisputeClosed, eventDisputeWithdrawn, eventDisputeReinstated:
+		r.money.dispute, err = payment.ReadDispute(e.Data)
+		if id, _ := r.money.of(); err == nil && id == "" {
+			ignored = "names_no_payment"
 		}
 	default:
 		r.news.EventID = r.event.ID
@@ -265,6 +287,7 @@ func (in *Intake) applyNews(ctx context.Context, group []read) (results []store.
 	failpoint.Hit("apply_before")
 	results, err = in.store.ApplySubscriptionNews(ctx, news, in.settings.Owner, in.settings.Leeway)
 	failpoint.Hit("apply_after_commit")
+	in.healMoney() // what was in quarantine may have waited for the row of a subscription
 	return results, err
 }
 

@@ -2,7 +2,6 @@ package intake
 
 import (
 	"context"
-	"time"
 
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
@@ -13,6 +12,16 @@ import (
 
 // invoice: a paid one whose subscription we have not seen renewed, and a payment that failed, make us ask.
 func (s *settling) invoice(ctx context.Context, r read) (func(context.Context) error, error) {
+	if r.kind != eventInvoiceFailed {
+		if err := s.learnInvoice(ctx, r.invoice); err != nil {
+			return nil, err
+		}
+	}
+	return s.renewal(ctx, r)
+}
+
+// renewal asks for the subscription of an invoice where its row may not know what the invoice tells.
+func (s *settling) renewal(ctx context.Context, r read) (func(context.Context) error, error) {
 	id := r.invoice.SubscriptionID
 	rows, err := s.in.store.ProviderSubscriptions(ctx, []string{id})
 	if err != nil {
@@ -96,15 +105,8 @@ func (s *settling) customer(ctx context.Context, r read) (func(context.Context) 
 			if applied {
 				continue
 			}
-			deleted := r.created
-			if deleted.IsZero() {
-				deleted = r.event.ReceivedAt
-			}
-			if deleted.IsZero() {
-				deleted = time.Now().UTC().Truncate(time.Second)
-			}
 			_, _, err = s.in.store.ApplyTruth(ctx, store.Truth{
-				Provider: subscription.Provider{ExternalID: row.ExternalID, CustomerID: r.customer}, Asked: deleted,
+				Provider: subscription.Provider{ExternalID: row.ExternalID, CustomerID: r.customer}, Asked: r.told(),
 				CustomerDeleted: true, Actor: store.ActorStripe, Note: "its customer was deleted",
 			}, s.in.settings.Leeway)
 			if err != nil {

@@ -8,12 +8,14 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"termkeeper/internal/failpoint"
 	"termkeeper/internal/payment"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 )
@@ -49,6 +51,10 @@ type Settings struct {
 	// Fetch asks the provider for a subscription by its id. It returns what the provider says and the second in which the
 	// call began, by the provider's clock. Any error is no answer. nil when no key is configured.
 	Fetch func(ctx context.Context, id string) (subscription.Provider, time.Time, error)
+	// Money asks the provider for payments, refunds and disputes, and ends what was paid back. nil when no key is configured.
+	Money *payment.Client
+	// Orders settles what events tell of orders.
+	Orders *settlement.Settler
 	// OnResult is told what became of each event: its type and "processed", "quarantined", "failed", "retried" or "lost". May be nil.
 	OnResult func(eventType, outcome string)
 }
@@ -63,6 +69,7 @@ type Intake struct {
 	queue    chan stored
 	asking   chan asking   // events whose order only the provider can tell
 	mapped   chan struct{} // holds one: something was learned that quarantined events may wait for
+	parked   atomic.Int64  // when this process put an event about money into quarantine last, in ns since 1970; 0 when it did not
 	turn     chan struct{} // holds one: whose turn it is to take a group from the queue
 	stop     chan struct{} // closed: nothing more is taken
 	full     chan struct{} // closed: nothing more will be stored
@@ -158,7 +165,11 @@ func (in *Intake) ignored(e payment.Event) string {
 // applied reports whether events of this type change anything here.
 func applied(eventType string) bool {
 	switch eventType {
-	case eventCreated, eventUpdated, eventDeleted, eventCheckoutCompleted, eventInvoicePaid, eventInvoiceSucceeded, eventInvoiceFailed, eventCustomerDeleted:
+	case eventCreated, eventUpdated, eventDeleted, eventCheckoutCompleted, eventInvoicePaid, eventInvoiceSucceeded, eventInvoiceFailed, eventCustomerDeleted,
+		eventCheckoutExpired, eventCheckoutAsyncPaid, eventCheckoutAsyncFailed,
+		eventPaused, eventResumed, eventTrialWillEnd, eventInvoicePaymentPaid, eventPaymentSucceeded,
+		eventChargeRefunded, eventRefundCreated, eventRefundUpdated, eventRefundFailed, eventChargeRefundUpdated,
+		eventDisputeCreated, eventDisputeUpdated, eventDisputeClosed, eventDisputeWithdrawn, eventDisputeReinstated:
 		return true
 	}
 	return false
@@ -169,11 +180,30 @@ const (
 	eventUpdated = "customer.subscription.updated"
 	eventDeleted = "customer.subscription.deleted"
 
+	eventPaused       = "customer.subscription.paused"
+	eventResumed      = "customer.subscription.resumed"
+	eventTrialWillEnd = "customer.subscription.trial_will_end"
+
 	eventCheckoutCompleted = "checkout.session.completed"
 	eventInvoicePaid       = "invoice.paid"
 	eventInvoiceSucceeded  = "invoice.payment_succeeded"
 	eventInvoiceFailed     = "invoice.payment_failed"
 	eventCustomerDeleted   = "customer.deleted"
+
+	eventInvoicePaymentPaid = "invoice_payment.paid"
+	eventPaymentSucceeded   = "payment_intent.succeeded"
+
+	eventChargeRefunded      = "charge.refunded"
+	eventRefundCreated       = "refund.created"
+	eventRefundUpdated       = "refund.updated"
+	eventRefundFailed        = "refund.failed"
+	eventChargeRefundUpdated = "charge.refund.updated"
+
+	eventDisputeCreated    = "charge.dispute.created"
+	eventDisputeUpdated    = "charge.dispute.updated"
+	eventDisputeClosed     = "charge.dispute.closed"
+	eventDisputeWithdrawn  = "charge.dispute.funds_withdrawn"
+	eventDisputeReinstated = "charge.dispute.funds_reinstated"
 )
 
 // Drain stops taking events, applies what was taken, and gives the rest back when ctx ends first. Receive must not be

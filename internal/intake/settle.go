@@ -64,6 +64,9 @@ type settling struct {
 	rows      map[string]int64 // versions of the rows of what else is asked for
 	answers   map[string]answer
 	tally     Tally
+	// moneyUntil is when questions about money end that the group puts to the provider; silent: it did not answer one of them.
+	moneyUntil time.Time
+	silent     bool
 }
 
 // question is a subscription with its events that ask.
@@ -76,8 +79,12 @@ type question struct {
 // database could not be asked; what is undone is still leased.
 func (in *Intake) settle(ctx context.Context, list []asking) (Tally, error) {
 	s := settling{in: in, questions: map[string]*question{}, rows: map[string]int64{}}
-	var others []read
+	var others, orders []read
 	for _, a := range list {
+		if a.evidence != nil {
+			orders = append(orders, a.read)
+			continue
+		}
 		if a.news.EventID == "" {
 			others = append(others, a.read)
 			continue
@@ -118,7 +125,7 @@ func (in *Intake) settle(ctx context.Context, list []asking) (Tally, error) {
 			return s.tally, err
 		}
 	}
-	return s.tally, nil
+	return s.tally, s.takeOrders(ctx, orders)
 }
 
 // asked are the subscriptions to ask the provider for.
@@ -139,6 +146,12 @@ func (s *settling) prepare(ctx context.Context, r read) (step func(context.Conte
 		return s.checkout(ctx, r)
 	case eventCustomerDeleted:
 		return s.customer(ctx, r)
+	case eventInvoicePaymentPaid, eventPaymentSucceeded:
+		return s.invoicePayment(ctx, r)
+	case eventChargeRefunded, eventRefundCreated, eventRefundUpdated, eventRefundFailed, eventChargeRefundUpdated:
+		return func(ctx context.Context) error { return s.refund(ctx, r) }, nil
+	case eventDisputeCreated, eventDisputeUpdated, eventDisputeClosed, eventDisputeWithdrawn, eventDisputeReinstated:
+		return func(ctx context.Context) error { return s.dispute(ctx, r) }, nil
 	default:
 		return s.invoice(ctx, r)
 	}

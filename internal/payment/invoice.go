@@ -10,11 +10,24 @@ import (
 type Invoice struct {
 	ID             string
 	SubscriptionID string // "" for a one-off invoice
+	CustomerID     string
+	// PaymentID is that of the payment intent that paid for it, else of the charge; "" where it is not told, as from basil on.
+	PaymentID string
+	Paid      int64  // what was paid for it, in minor units of Currency; 0 where that is not told
+	Currency  string // upper case, ISO 4217; "" where it is not told
+	Created   time.Time
+	PaidFrom  time.Time // begin of the period that ends at PaidUntil; zero where that is not known
 	// PaidUntil is the earliest end of the periods that it charges for in advance; zero when it charges for none, as an
 	// invoice of only prorations or usage does.
 	PaidUntil time.Time
 	// Nothing says that its total is 0, or that it charges for prorations alone.
 	Nothing bool
+}
+
+// Where an invoice names what paid for it: from basil on only when its payments are expanded.
+var invoiceChargePlaces = []place{
+	{"payment_intent", "id"}, {"payment_intent"}, {"payments", "data", "*", "payment", "payment_intent", "id"},
+	{"payments", "data", "*", "payment", "payment_intent"}, {"charge", "id"}, {"charge"},
 }
 
 // ReadInvoice reads an invoice object of any API version we know. Whether it is paid, the event's type says.
@@ -24,8 +37,12 @@ func ReadInvoice(raw json.RawMessage) (Invoice, error) {
 	if err != nil {
 		return Invoice{}, err
 	}
-	invoice := Invoice{ID: id, SubscriptionID: object.firstText(invoiceSubscriptionPlaces)}
 	created := object.at("created").instant()
+	invoice := Invoice{
+		ID: id, SubscriptionID: object.firstText(invoiceSubscriptionPlaces), CustomerID: object.at("customer").firstText(idPlaces),
+		PaymentID: object.firstText(invoiceChargePlaces), Currency: object.currency(), Created: created,
+	}
+	invoice.Paid, _ = object.at("amount_paid").amount()
 	lines := object.all(place{"lines", "data", "*"})
 	prorations := 0
 	for _, line := range lines {
@@ -36,7 +53,7 @@ func ReadInvoice(raw json.RawMessage) (Invoice, error) {
 		end := line.at("period", "end").instant()
 		// Usage is charged after its period, so its line ends before the invoice was made.
 		if end.After(created) && (invoice.PaidUntil.IsZero() || end.Before(invoice.PaidUntil)) {
-			invoice.PaidUntil = end
+			invoice.PaidFrom, invoice.PaidUntil = line.at("period", "start").instant(), end
 		}
 	}
 	invoice.Nothing = object.isZero("total") || (len(lines) > 0 && prorations == len(lines))

@@ -21,7 +21,8 @@ const (
 
 func TestAnInvoiceReadsAlikeInBothShapes(t *testing.T) {
 	t.Parallel()
-	want := Invoice{ID: "in_1", SubscriptionID: "sub_1", PaidUntil: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+	october, november := time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	want := Invoice{ID: "in_1", SubscriptionID: "sub_1", Created: october, PaidFrom: october, PaidUntil: november}
 	for name, body := range map[string]string{"2023-10-16": renewal2023, "2025-03-31": renewal2025} {
 		got, err := ReadInvoice(json.RawMessage(body))
 		require.NoError(t, err, name)
@@ -123,6 +124,17 @@ func FuzzObjects(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if _, err := ReadInvoice(body); err != nil {
+			require.ErrorIs(t, err, ErrMalformed)
+		}
+		if charge, err := ReadCharge(body); err != nil {
+			require.ErrorIs(t, err, ErrMalformed)
+		} else {
+			require.GreaterOrEqual(t, min(charge.Amount, charge.Refunded), int64(0))
+		}
+		if _, err := ReadDispute(body); err != nil {
+			require.ErrorIs(t, err, ErrMalformed)
+		}
+		if _, err := ReadInvoicePayment(body); err != nil {
 			require.ErrorIs(t, err, ErrMalformed)
 		}
 		if checkout, err := ReadCheckout(body); err != nil {

@@ -25,11 +25,18 @@ type Truth struct {
 	Version int64
 	// CustomerDeleted: the provider did not answer. Its customer was deleted at Asked, and that ends its subscriptions.
 	CustomerDeleted bool
-	Actor, Note     string
+	// RefundedUntil: the provider cannot be asked. The period that ends here was paid back at Asked, and that ends the
+	// subscription unless a later period has begun.
+	RefundedUntil time.Time
+	Actor, Note   string
+	Audit         *Audit // is written with the change; its subject is our row
 }
 
+// follows reports whether it is no answer, but follows from an event about something else.
+func (t Truth) follows() bool { return t.CustomerDeleted || !t.RefundedUntil.IsZero() }
+
 func (t Truth) news(now time.Time) subscription.News {
-	return subscription.News{Created: t.Asked, Received: now, Fetched: !t.CustomerDeleted, Deleted: t.CustomerDeleted}
+	return subscription.News{Created: t.Asked, Received: now, Fetched: !t.follows(), Deleted: t.follows()}
 }
 
 // began is when the call began by our clock, as far as that is known.
@@ -44,7 +51,8 @@ func (t Truth) began(now time.Time) time.Time {
 	return now
 }
 
-const insertTruth = `INSERT INTO provider_truths (id, external_id, said_at, asked_at, fetched, object) VALUES ($1, $2, $3, $4, $5, $6)`
+const insertTruth = `INSERT INTO provider_truths (id, external_id, said_at, asked_at, fetched, object, refunded_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
 // trimTruths drops what is too old to be folded anew; see refoldable.
 const trimTruths = `DELETE FROM provider_truths WHERE external_id = $1 AND asked_at < $2`
@@ -55,7 +63,8 @@ func queueTruth(batch *pgx.Batch, t Truth, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("keeping what the provider said of %s: %w", t.Provider.ExternalID, err)
 	}
-	batch.Queue(insertTruth, NewID(), t.Provider.ExternalID, timestamptz(t.Asked), timestamptz(t.began(now)), !t.CustomerDeleted, object)
+	batch.Queue(insertTruth, NewID(), t.Provider.ExternalID, timestamptz(t.Asked), timestamptz(t.began(now)), !t.follows(), object,
+		timestamptz(t.RefundedUntil))
 	batch.Queue(trimTruths, t.Provider.ExternalID, timestamptz(now.Add(-refoldable)))
 	return nil
 }
@@ -121,6 +130,10 @@ func applyTruth(ctx context.Context, tx pgx.Tx, t Truth, leeway time.Duration) (
 		news.Fetched = true
 		outcome = subscription.Apply(current, p, news, nil, leeway)
 		outcome.Mark = true
+	case !t.RefundedUntil.IsZero() && (current == nil || row.Status == subscription.Canceled || t.RefundedUntil.Before(row.PeriodEnd)):
+		outcome = subscription.Outcome{Skip: subscription.SkipStale}
+	case !t.RefundedUntil.IsZero():
+		outcome = subscription.Refunded(row, t.Asked, have.now, leeway)
 	case current != nil && row.Version != t.Version && row.Overtaken(t.Asked, have.now):
 		outcome = subscription.Outcome{Skip: subscription.SkipStale, Mark: true}
 	default:
@@ -133,6 +146,13 @@ func applyTruth(ctx context.Context, tx pgx.Tx, t Truth, leeway time.Duration) (
 	after := &pgx.Batch{}
 	if outcome.Skip == subscription.SkipNone {
 		if err := queueTruth(after, t, have.now); err != nil {
+			return row, outcome.Skip, err
+		}
+	}
+	if t.Audit != nil && folded.writes[key] != nil && outcome.Skip == subscription.SkipNone {
+		entry := *t.Audit
+		entry.SubjectType, entry.SubjectID = "subscription", folded.writes[key].next.ID
+		if err := queueAudit(after, have.now, []Audit{entry}); err != nil {
 			return row, outcome.Skip, err
 		}
 	}
@@ -196,12 +216,14 @@ type truthRow struct {
 	AskedAt pgtype.Timestamptz
 	Fetched bool
 	Object  []byte
+
+	RefundedUntil pgtype.Timestamptz
 }
 
-const truthsOf = `SELECT said_at, asked_at, fetched, object FROM provider_truths WHERE external_id = $1 ORDER BY asked_at, id LIMIT $2`
+const truthsOf = `SELECT said_at, asked_at, fetched, object, refunded_until FROM provider_truths WHERE external_id = $1 ORDER BY asked_at, id LIMIT $2`
 
 func (r truthRow) observation() (subscription.Observation, error) {
-	o := subscription.Observation{Applied: true, News: subscription.News{
+	o := subscription.Observation{Applied: true, RefundedUntil: instant(r.RefundedUntil), News: subscription.News{
 		Created: instant(r.SaidAt), Received: instant(r.AskedAt), Fetched: r.Fetched, Deleted: !r.Fetched,
 	}}
 	err := json.Unmarshal(r.Object, &o.Provider)

@@ -16,7 +16,8 @@ import (
 // subscriptionColumns are the columns of subscriptionRow, in its order.
 const subscriptionColumns = `s.id, s.user_id, s.plan_key, s.status, s.started_at, s.expires_at, s.leeway_until, s.grace_period_ends_at,
 	s.comp_until, s.held_at, s.expired_at, s.cancel_at_period_end, s.provider, s.external_id, s.provider_status, s.provider_customer_id,
-	s.provider_period_start, s.provider_period_end, s.truth_at, s.unpaid_since, s.needs_reconcile, s.version, s.next_plan_key, s.created_at, s.updated_at`
+	s.provider_period_start, s.provider_period_end, s.truth_at, s.unpaid_since, s.needs_reconcile, s.version, s.next_plan_key, s.created_at, s.updated_at,
+	s.disputed_at`
 
 type subscriptionRow struct {
 	ID                  string
@@ -44,6 +45,7 @@ type subscriptionRow struct {
 	NextPlanKey         *string
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
+	DisputedAt          pgtype.Timestamptz
 }
 
 func (r subscriptionRow) domain() subscription.Subscription {
@@ -56,6 +58,7 @@ func (r subscriptionRow) domain() subscription.Subscription {
 		PeriodStart: instant(r.ProviderPeriodStart), PeriodEnd: instant(r.ProviderPeriodEnd),
 		TruthAt: instant(r.TruthAt), UnpaidSince: instant(r.UnpaidSince), NeedsReconcile: r.NeedsReconcile,
 		Version: r.Version, NextPlanKey: value(r.NextPlanKey), CreatedAt: instant(r.CreatedAt), UpdatedAt: instant(r.UpdatedAt),
+		DisputedAt: instant(r.DisputedAt),
 	}
 }
 

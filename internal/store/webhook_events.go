@@ -160,7 +160,9 @@ WHERE e.ctid = ANY (ARRAY(
 		(q.reason = 'user_unmapped' AND (EXISTS (SELECT 1 FROM stripe_customers c WHERE c.customer_id = ANY (q.waits_for))
 			OR EXISTS (SELECT 1 FROM stripe_checkouts k WHERE k.subscription_id = q.object_id)
 			OR EXISTS (SELECT 1 FROM subscriptions s WHERE s.external_id = q.object_id))) OR
-		(q.reason IN ('user_unmapped', 'period_missing', 'unknown_status') AND q.next_attempt_at <= now()))
+		(q.reason = 'payment_unmapped' AND EXISTS (SELECT 1 FROM payments p LEFT JOIN subscriptions s ON s.external_id = p.subscription_id
+			WHERE p.external_id = ANY (q.waits_for) AND (s.id IS NOT NULL OR p.order_id IS NOT NULL))) OR
+		(q.reason IN ('user_unmapped', 'period_missing', 'unknown_status', 'payment_unmapped') AND q.next_attempt_at <= now()))
 	ORDER BY q.id LIMIT $1 FOR UPDATE SKIP LOCKED))
 	AND e.status = 'quarantined'`
 
@@ -205,6 +207,17 @@ const processWebhookEvent = `UPDATE payment_webhook_events SET status = 'process
 func (s *Store) ProcessWebhookEvent(ctx context.Context, id, owner, reason string) error {
 	if _, err := s.pool.Exec(ctx, processWebhookEvent, id, owner, text(reason)); err != nil {
 		return fmt.Errorf("marking webhook event %s as processed: %w", id, err)
+	}
+	return nil
+}
+
+const quarantineWebhookEvent = `UPDATE payment_webhook_events SET status = 'quarantined', reason = $3, waits_for = $4, last_error = NULL,
+	next_attempt_at = now() + interval '1 hour', leased_until = NULL, lease_owner = NULL WHERE id = $1 AND status = 'pending' AND lease_owner = $2`
+
+// QuarantineWebhookEvent keeps an event until what it waits for is known here; see ReleaseMappedWebhookEvents.
+func (s *Store) QuarantineWebhookEvent(ctx context.Context, id, owner, reason string, waitsFor []string) error {
+	if _, err := s.pool.Exec(ctx, quarantineWebhookEvent, id, owner, reason, waitsFor); err != nil {
+		return fmt.Errorf("putting webhook event %s into quarantine: %w", id, err)
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE`
 
 // eventsOfObject: an ignored one was of another account or mode. The types are those of the index.
 const eventsOfObject = `SELECT id, payload, received_at, status = 'processed' FROM payment_webhook_events
-WHERE object_id = $1 AND type IN ('customer.subscription.created', 'customer.subscription.updated', 'customer.subscription.deleted')
+WHERE object_id = $1 AND type IN ('customer.subscription.created', 'customer.subscription.updated', 'customer.subscription.deleted',
+	'customer.subscription.paused', 'customer.subscription.resumed', 'customer.subscription.trial_will_end')
 	AND status <> 'ignored' ORDER BY id LIMIT $2`
 
 // SettleSubscription applies what was found out about one subscription, with the marks on the events that asked, in one

@@ -14,6 +14,9 @@ type Observation struct {
 	News    News
 	Plan    *Plan
 	Applied bool // it has had its effect on the row
+	// RefundedUntil: it is none of the provider's, but an end that followed from a refund. It is the end of the period that was
+	// paid back; zero for everything else.
+	RefundedUntil time.Time
 }
 
 // Question is a subscription whose events do not say by themselves what holds, with all there is to answer it.
@@ -78,6 +81,7 @@ func (o Observation) apply(prev *Subscription, at time.Time, leeway time.Duratio
 // false means that the row cannot come from what was said, and is to be left as it is.
 func refold(row Subscription, said []Observation, at time.Time, leeway time.Duration) (Outcome, bool) {
 	var state *Subscription
+	refunds, said := refundsBeforeAnswers(said)
 	for _, o := range inOrder(said) {
 		// The customer may have been linked to another user since; the row stays with its own.
 		o.Provider.CustomerUserID, o.Provider.LinkedUserID = "", row.UserID
@@ -94,9 +98,15 @@ func refold(row Subscription, said []Observation, at time.Time, leeway time.Dura
 	if state == nil {
 		return Outcome{}, false
 	}
+	for _, o := range refunds { // by what all news together say, whichever came first
+		if state.Status != Canceled && !o.RefundedUntil.Before(state.PeriodEnd) {
+			ended := Refunded(*state, o.News.Created, at, leeway).Next
+			state = &ended
+		}
+	}
 	next := *state
 	next.ID, next.Version, next.CreatedAt, next.UpdatedAt = row.ID, row.Version, row.CreatedAt, row.UpdatedAt
-	next.CompUntil, next.HeldAt = row.CompUntil, row.HeldAt
+	next.CompUntil, next.HeldAt, next.DisputedAt = row.CompUntil, row.HeldAt, row.DisputedAt
 	next = next.awaited(&row)
 	if row.StartedAt.Before(next.StartedAt) {
 		next.StartedAt = row.StartedAt

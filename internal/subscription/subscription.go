@@ -50,6 +50,7 @@ type Subscription struct {
 	CompUntil   time.Time // given by an operator on top of the provider's term
 	HeldAt      time.Time // held by an operator since
 	ExpiredAt   time.Time // when it was marked expired
+	DisputedAt  time.Time // a payment of it is disputed since then, or was, and that was not won
 
 	CancelAtPeriodEnd bool // it is set to end and does not renew
 
@@ -69,13 +70,7 @@ type Subscription struct {
 
 // AccessUntil is the latest of the ends. The database keeps the same value in the generated column access_until.
 func (s Subscription) AccessUntil() time.Time {
-	end := s.ExpiresAt
-	for _, t := range []time.Time{s.LeewayUntil, s.GraceUntil, s.CompUntil} {
-		if t.After(end) {
-			end = t
-		}
-	}
-	return end
+	return laterOf(laterOf(s.ExpiresAt, s.LeewayUntil), laterOf(s.GraceUntil, s.CompUntil))
 }
 
 // Ours reports whether the terms are set here and not by a payment provider.

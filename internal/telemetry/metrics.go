@@ -103,7 +103,8 @@ func EventType(t string) string {
 		"checkout.session.async_payment_succeeded", "checkout.session.async_payment_failed",
 		"invoice.paid", "invoice.payment_failed", "invoice.payment_succeeded", "invoice_payment.paid",
 		"charge.refunded", "refund.created", "refund.updated", "refund.failed",
-		"charge.dispute.created", "charge.dispute.closed", "customer.created", "customer.updated", "customer.deleted":
+		"charge.refund.updated", "payment_intent.succeeded", "charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed",
+		"charge.dispute.funds_withdrawn", "charge.dispute.funds_reinstated", "customer.created", "customer.updated", "customer.deleted":
 		return t
 	case "":
 		return "unknown"
