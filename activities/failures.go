@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.temporal.io/sdk/temporal"
 
+	"termkeeper/internal/payment"
 	"termkeeper/internal/store"
 )
 
@@ -16,6 +17,8 @@ import (
 const (
 	FailureInvalidInput = "InvalidInput" // the run's input is wrong; trying again does not help
 	FailureDatabase     = "Database"
+	// FailureProvider: the payment provider gave no answer. Trying again is the next run's business: it may be down for long.
+	FailureProvider = "ProviderUnavailable"
 )
 
 func invalidInput(err error) error {
@@ -27,6 +30,9 @@ func invalidInput(err error) error {
 func failure(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
+	}
+	if errors.Is(err, payment.ErrNoAnswer) {
+		return temporal.NewNonRetryableApplicationError(plain(err), FailureProvider, nil)
 	}
 	if isProgramFault(err) {
 		return temporal.NewNonRetryableApplicationError(plain(err), FailureDatabase, nil)
@@ -46,9 +52,12 @@ func plain(err error) string {
 	var pgErr *pgconn.PgError
 	var connectErr *pgconn.ConnectError
 	var netErr net.Error
+	var silent *payment.NoAnswerError
 	switch {
 	case err == nil:
 		return ""
+	case errors.As(err, &silent):
+		return silent.Error()
 	case errors.As(err, &pgErr):
 		text := "the database answered with SQLSTATE " + pgErr.Code
 		if pgErr.TableName != "" {

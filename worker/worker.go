@@ -31,10 +31,12 @@ type Options struct {
 
 // Activities are the activity structs of all queues. Those of queues that are not served may be nil.
 type Activities struct {
-	Subscriptions *activities.Subscriptions
-	Webhooks      *activities.Webhooks
-	Outbox        *activities.Outbox
-	Idempotency   *activities.Idempotency
+	Subscriptions  *activities.Subscriptions
+	Webhooks       *activities.Webhooks
+	Outbox         *activities.Outbox
+	Idempotency    *activities.Idempotency
+	Orders         *activities.Orders
+	Reconciliation *activities.Reconciliation
 }
 
 // of is what the jobs of a queue call.
@@ -43,7 +45,7 @@ func (a Activities) of(queue string) []any {
 	case workflows.QueueSubscriptions:
 		return []any{a.Subscriptions}
 	case workflows.QueuePayments:
-		return []any{a.Webhooks}
+		return []any{a.Webhooks, a.Orders, a.Reconciliation}
 	case workflows.QueueNotifications:
 		return []any{a.Outbox}
 	case workflows.QueueOperations:

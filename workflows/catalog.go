@@ -37,6 +37,9 @@ const (
 	JobOutboxDelivery     = "outbox-delivery"
 	JobIdempotencyCleanup = "idempotency-cleanup"
 	JobReminders          = "subscription-reminders"
+	JobOrderReconcile     = "order-reconcile"
+	JobOrderExpiry        = "order-expiry"
+	JobReconcile          = "subscription-reconcile"
 )
 
 // Catalog is the table of jobs.
@@ -67,6 +70,21 @@ func Catalog() []Job {
 			ID: JobReminders, Workflow: "RemindSubscriptions", Run: RemindSubscriptions, Queue: QueueSubscriptions,
 			Every: 5 * time.Minute, Offset: 137 * time.Second, Budget: 2 * time.Minute, Batch: 1000, MaxBatch: 5000,
 			Summary: "Tells seven, three and one day before an end that nothing will renew, by the user's calendar, once per end.",
+		},
+		{
+			ID: JobReconcile, Workflow: "ReconcileSubscriptions", Run: ReconcileSubscriptions, Queue: QueuePayments,
+			Every: 15 * time.Minute, Offset: 227 * time.Second, Budget: 5 * time.Minute, Batch: 100, MaxBatch: 100,
+			Summary: "Compares with the payment provider, repairs what differs and takes the events that it could not deliver.",
+		},
+		{
+			ID: JobOrderReconcile, Workflow: "ReconcileOrders", Run: ReconcileOrders, Queue: QueuePayments,
+			Every: time.Minute, Offset: 11 * time.Second, Budget: time.Minute, Batch: 32, MaxBatch: 32,
+			Summary: "Asks the payment provider about pending orders, so that a lost webhook costs one period.",
+		},
+		{
+			ID: JobOrderExpiry, Workflow: "ExpireOrders", Run: ExpireOrders, Queue: QueuePayments,
+			Every: 30 * time.Second, Offset: 17 * time.Second, Budget: time.Minute, Batch: 32, MaxBatch: 32,
+			Summary: "Closes overdue orders at the payment provider and ends them here, and completes what was left half fulfilled or refunded.",
 		},
 	}
 	for i := range jobs {

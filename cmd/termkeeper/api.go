@@ -19,6 +19,7 @@ import (
 	"termkeeper/internal/config"
 	"termkeeper/internal/intake"
 	"termkeeper/internal/payment"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
@@ -153,12 +154,16 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 		reader = a.cached
 	}
 	a.payments = paymentClient(o.config)
-	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics, a.payments), o.log)
+	orders := &settlement.Settler{Store: rest, Provider: a.payments, Owner: o.config.InstanceID, Log: o.log}
+	a.intake = intake.New(store.New(pools.intake), intakeSettings(o.config, o.metrics, a.payments, orders), o.log)
 	a.server = api.New(api.Parts{
 		Access: reader, Keys: store.New(pools.access), Store: rest,
 		Webhooks: api.Webhooks{
 			Intake: a.intake, Secrets: o.config.WebhookKeys(),
-			Provider: api.Provider{Client: a.payments, Leeway: o.config.RenewalLeeway},
+			Provider: api.Provider{
+				Client: a.payments, Leeway: o.config.RenewalLeeway,
+				Orders: orders,
+			},
 		},
 		Schedules: o.schedules,
 		Telemetry: api.Telemetry{Log: o.log, Metrics: o.metrics},
@@ -172,15 +177,15 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 }
 
 // intakeSettings are the same where events come in and where the job applies what was left.
-func intakeSettings(c config.Config, metrics *telemetry.Metrics, provider *payment.Client) intake.Settings {
+func intakeSettings(c config.Config, metrics *telemetry.Metrics, provider *payment.Client, orders *settlement.Settler) intake.Settings {
 	settings := intake.Settings{
-		Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode(),
+		Owner: c.InstanceID, Leeway: c.RenewalLeeway, Livemode: c.Livemode(), Orders: orders,
 		OnResult: func(eventType, outcome string) {
 			metrics.WebhookApplied.WithLabelValues(telemetry.EventType(eventType), outcome).Inc()
 		},
 	}
 	if provider != nil {
-		settings.Fetch = provider.Subscription
+		settings.Fetch, settings.Money = provider.Subscription, provider
 	}
 	return settings
 }

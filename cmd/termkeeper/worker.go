@@ -17,6 +17,8 @@ import (
 	"termkeeper/internal/intake"
 	"termkeeper/internal/mail"
 	"termkeeper/internal/payment"
+	"termkeeper/internal/reconcile"
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
@@ -188,13 +190,19 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 	}
 	runs := &activities.Runs{Store: s, Metrics: o.metrics, Describe: o.schedules.Describe}
 	payments := paymentClient(c)
-	in := intake.New(s, intakeSettings(c, o.metrics, payments), o.log)
+	orders := &settlement.Settler{Store: s, Provider: payments, Owner: c.InstanceID, Log: o.log}
+	in := intake.New(s, intakeSettings(c, o.metrics, payments, orders), o.log)
 	return &jobs{
 		activities: worker.Activities{
 			Subscriptions: &activities.Subscriptions{Store: s, Runs: runs},
 			Webhooks:      &activities.Webhooks{Intake: in, Runs: runs},
 			Outbox:        &activities.Outbox{Store: s, Mail: sender, Owner: c.InstanceID, Runs: runs},
 			Idempotency:   &activities.Idempotency{Store: s, Runs: runs},
+			Orders:        &activities.Orders{Settler: orders, Runs: runs},
+			Reconciliation: &activities.Reconciliation{Runs: runs, Reconciler: &reconcile.Reconciler{
+				Store: s, Intake: in, Provider: payments, Log: o.log,
+				Settings: reconcile.Settings{Leeway: c.RenewalLeeway, Zone: c.Zone(), OnFinding: o.metrics.CountDrift()},
+			}},
 		},
 		intake: in, payments: payments,
 	}, nil

@@ -19,6 +19,9 @@ import (
 // minWebhookSecret is in bytes. Stripe's own have 38; a short one can be guessed, an empty one accepts forged events.
 const minWebhookSecret = 24
 
+// allowed switches something on.
+const allowed = "true"
+
 // minCadence is the shortest interval of a schedule. The scheduler counts in whole seconds.
 const minCadence = time.Second
 
@@ -48,6 +51,9 @@ func (c *Config) check(needs []Need) []error {
 	if c.RenewalLeeway < 0 {
 		wrong("TERMKEEPER_RENEWAL_LEEWAY must not be negative")
 	}
+	if _, err := time.LoadLocation(c.TimeZone); err != nil || c.TimeZone == "Local" {
+		wrong("TERMKEEPER_TIME_ZONE must be the name of a time zone like UTC or Europe/Berlin, not %q", c.TimeZone)
+	}
 	if len(c.InstanceID) > 100 || strings.ContainsFunc(c.InstanceID, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		wrong("TERMKEEPER_INSTANCE_ID must have at most 100 printable characters without spaces")
 	}
@@ -66,6 +72,17 @@ func (c *Config) check(needs []Need) []error {
 		if u, err := url.Parse(c.SMTPURL.Reveal()); err != nil || (u.Scheme != "smtp" && u.Scheme != "smtps") || u.Hostname() == "" {
 			wrong("SMTP_URL must look like smtp://user:password@host:587 or smtps://user:password@host:465")
 		}
+	}
+	if !c.SecretKey.Empty() {
+		if _, err := secret.NewSealer(c.SecretKey); err != nil {
+			wrong("TERMKEEPER_SECRET_KEY %w", err)
+		}
+	}
+	switch {
+	case !slices.Contains([]string{"", allowed, "false"}, c.AllowPrivateTargets):
+		wrong("TERMKEEPER_ALLOW_PRIVATE_TARGETS must be true or false, not %q", c.AllowPrivateTargets)
+	case c.AllowPrivateTargets == allowed && c.Environment == Production:
+		wrong("TERMKEEPER_ALLOW_PRIVATE_TARGETS must not be true in production: whoever can name an endpoint could reach what is inside")
 	}
 	return problems
 }

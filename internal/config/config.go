@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	_ "time/tzdata" // the names of time zones are known on a machine without them too
 
 	"github.com/caarlos0/env/v11"
 
@@ -38,11 +39,16 @@ type Config struct {
 	OpsAddr        string        `env:"TERMKEEPER_OPS_ADDR" envDefault:"127.0.0.1:9090"`
 	AccessMode     string        `env:"TERMKEEPER_ACCESS_MODE" envDefault:"strict"`
 	RenewalLeeway  time.Duration `env:"TERMKEEPER_RENEWAL_LEEWAY" envDefault:"1h"`
-	InstanceID     string        `env:"TERMKEEPER_INSTANCE_ID"` // host and random where it is not set
+	TimeZone       string        `env:"TERMKEEPER_TIME_ZONE" envDefault:"UTC"` // of the calendars of daily jobs and reports
+	InstanceID     string        `env:"TERMKEEPER_INSTANCE_ID"`                // host and random where it is not set
 	StripeAPIKey   secret.Text   `env:"STRIPE_API_KEY"`
 	StripeAPIBase  string        `env:"STRIPE_API_BASE"` // "" is Stripe's own
 	WebhookSecrets []secret.Text `env:"STRIPE_WEBHOOK_SECRETS" envSeparator:","`
 	SMTPURL        secret.Text   `env:"SMTP_URL"` // may hold a password
+	// SecretKey seals stored credentials: base64 of 32 bytes. Empty where nothing is stored that needs it.
+	SecretKey secret.Text `env:"TERMKEEPER_SECRET_KEY"`
+	// AllowPrivateTargets is empty where it is not set; PrivateTargets says what holds.
+	AllowPrivateTargets string `env:"TERMKEEPER_ALLOW_PRIVATE_TARGETS"`
 
 	// JobEvery is the overridden cadence by schedule id, from TERMKEEPER_JOB_<SCHEDULE_ID>_EVERY.
 	JobEvery map[string]time.Duration `env:"-"`
@@ -79,6 +85,24 @@ func Load(environ, jobs []string, needs ...Need) (Config, error) {
 func (c Config) Livemode() bool {
 	key := c.StripeAPIKey.Reveal()
 	return strings.HasPrefix(key, "sk_live") || strings.HasPrefix(key, "rk_live")
+}
+
+// Zone is the time zone of the calendars. Load has checked that it is known.
+func (c Config) Zone() *time.Location {
+	zone, err := time.LoadLocation(c.TimeZone)
+	if err != nil {
+		return time.UTC
+	}
+	return zone
+}
+
+// PrivateTargets reports whether outgoing calls may reach loopback and private addresses: in development unless it is
+// switched off, in staging where it is switched on, in production never.
+func (c Config) PrivateTargets() bool {
+	if c.AllowPrivateTargets == "" {
+		return c.Environment == Development
+	}
+	return c.AllowPrivateTargets == allowed
 }
 
 // WebhookKeys are the webhook secrets in the clear, for the verifier.
