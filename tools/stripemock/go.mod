@@ -1,5 +1,5 @@
-// Stripe's own stripe-mock, in a module of its own: it checks that our requests are well-formed.
-// Built by `make stripe-mock-check`.
+// Stripe's own stripe-mock, in a module of its own. A test of internal/payment builds it and sends it every kind of request that
+// we make: it knows what Stripe would not understand. It keeps no state and answers in the newest shape.
 module termkeeper/tools/stripemock
 
 go 1.26.8
