@@ -7,15 +7,9 @@ import (
 // A life is what happens to the subscriptions of one user at the provider, with the state in which every order of its
 // events must end.
 type life struct {
-	name  string
-	needs needs
-	play  func(c cast) script
-}
-
-// needs says without what a life cannot be tried.
-type needs struct {
-	secondPlan bool
-	answers    bool // the instance must be able to ask the provider
+	name     string
+	twoPlans bool // it cannot be tried without a second plan
+	play     func(c cast) script
 }
 
 // script is a life that was played for one cast.
@@ -23,6 +17,9 @@ type script struct {
 	events []event
 	holds  []thing // what the provider has in the end
 	want   State
+	// endedAt is the end that the provider gives a subscription of this life that it is told to end; zero for now. It is that of
+	// the refund, so that all orders can end in one state.
+	endedAt time.Time
 }
 
 // event is one event of a life.
@@ -43,6 +40,7 @@ type cast struct {
 	one, two Plan
 	leeway   time.Duration
 	grace    time.Duration
+	answers  bool // the instance can ask the provider
 }
 
 func (c cast) user() string                  { return "conformance-" + c.tag }
@@ -144,7 +142,13 @@ func lives() []life {
 		{name: "fail on", play: failOn},
 		{name: "cancel", play: cancel},
 		{name: "cancel, resubscribe", play: resubscribe},
-		{name: "plan change", needs: needs{secondPlan: true}, play: changePlan},
+		{name: "plan change", twoPlans: true, play: changePlan},
+		{name: "refund, ends", play: refundEnds},
+		{name: "refund, keeps", twoPlans: true, play: refundKeeps},
+		{name: "refund in part", play: refundInPart},
+		{name: "refund, earlier period", play: refundEarlier},
+		{name: "dispute lost", play: disputeLost},
+		{name: "dispute won", play: disputeWon},
 	}
 }
 

@@ -24,7 +24,8 @@ type Provider struct {
 	mu   sync.Mutex
 	held map[string]object // by id
 	ids  map[string][]string
-	lost map[string]bool // events that were not delivered
+	lost map[string]bool      // events that were not delivered
+	ends map[string]time.Time // what a subscription's end is when it is told to end, where that is not now
 }
 
 // Serve starts a provider on an address; port 0 takes a free one.
@@ -33,7 +34,7 @@ func Serve(ctx context.Context, address string) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving the provider: %w", err)
 	}
-	p := &Provider{listener: listener, served: make(chan error, 1), held: map[string]object{}, ids: map[string][]string{}, lost: map[string]bool{}}
+	p := &Provider{listener: listener, served: make(chan error, 1), held: map[string]object{}, ids: map[string][]string{}, lost: map[string]bool{}, ends: map[string]time.Time{}}
 	p.server = &http.Server{Handler: p.routes(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute}
 	go func() { p.served <- p.server.Serve(listener) }()
 	return p, nil
@@ -59,6 +60,9 @@ func (p *Provider) hold(t *try) {
 	defer p.mu.Unlock()
 	for _, h := range t.holds {
 		p.put(h.write(Shape2023))
+		if s, ok := h.(subscribed); ok && !t.endedAt.IsZero() {
+			p.ends[s.id] = t.endedAt
+		}
 	}
 	delivered := map[int]bool{}
 	for _, place := range t.order.sequence {
@@ -90,8 +94,8 @@ func (p *Provider) routes() http.Handler {
 		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, r *http.Request) { p.list(w, r, path, kind) })
 		mux.HandleFunc("GET /v1/"+path+"/{id}", func(w http.ResponseWriter, r *http.Request) { p.one(w, r, kind, nil) })
 	}
-	mux.HandleFunc("POST /v1/subscriptions/{id}", func(w http.ResponseWriter, r *http.Request) { p.one(w, r, "subscription", changeSubscription) })
-	mux.HandleFunc("DELETE /v1/subscriptions/{id}", func(w http.ResponseWriter, r *http.Request) { p.one(w, r, "subscription", endSubscription) })
+	mux.HandleFunc("POST /v1/subscriptions/{id}", func(w http.ResponseWriter, r *http.Request) { p.one(w, r, "subscription", change) })
+	mux.HandleFunc("DELETE /v1/subscriptions/{id}", func(w http.ResponseWriter, r *http.Request) { p.one(w, r, "subscription", p.end) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "", "Unrecognized request URL ("+r.Method+": "+r.URL.Path+").")
 	})
@@ -114,7 +118,8 @@ func (p *Provider) one(w http.ResponseWriter, r *http.Request, kind string, chan
 	id := r.PathValue("id")
 	p.mu.Lock()
 	o, ok := p.held[id]
-	if ok = ok && o["object"] == kind; ok {
+	// Stripe answers about what was canceled, but changes nothing of it.
+	if ok = ok && o["object"] == kind && (change == nil || o["status"] != "canceled"); ok {
 		o = maps.Clone(o)
 		if change != nil {
 			change(o, r.Form)
@@ -158,7 +163,8 @@ func (p *Provider) expand(o object, path []string) object {
 	return o
 }
 
-func changeSubscription(o object, form url.Values) {
+// change is an update of a subscription.
+func change(o object, form url.Values) {
 	if form.Has("cancel_at_period_end") {
 		ends := form.Get("cancel_at_period_end") == "true"
 		o["cancel_at_period_end"], o["cancel_at"] = ends, nil
@@ -181,9 +187,13 @@ func changeSubscription(o object, form url.Values) {
 	}
 }
 
-func endSubscription(o object, _ url.Values) {
-	now := time.Now().Unix()
-	o["status"], o["canceled_at"], o["ended_at"] = "canceled", now, now
+// end is the cancellation of a subscription.
+func (p *Provider) end(o object, _ url.Values) {
+	at, fixed := p.ends[o["id"].(string)]
+	if !fixed {
+		at = time.Now()
+	}
+	o["status"], o["canceled_at"], o["ended_at"] = "canceled", at.Unix(), at.Unix()
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

@@ -38,6 +38,8 @@ const (
 	senders = 16
 	// waveSize is how many subscriptions are waited for together. Their events fit into the memory of an intake.
 	waveSize = 512
+	// askingWave is the same where the instance asks for most of them: their effect is to come in time all the same.
+	askingWave = 48
 	// mostOdd is the most orders of one life that are not permutations.
 	mostOdd = 120
 	// lookEvery is the pause between two looks at the same user.
@@ -88,12 +90,8 @@ func (s Settings) tries() (tries []*try, leftOut []string) {
 		leftOut = append(leftOut, "ties: which of the events of one second came last, only the provider can tell (--provider)")
 	}
 	for _, l := range lives() {
-		switch {
-		case l.needs.secondPlan && len(s.Plans) < 2:
+		if l.twoPlans && len(s.Plans) < 2 {
 			leftOut = append(leftOut, l.name+": it needs a second --plan and --price")
-			continue
-		case l.needs.answers && s.Provider == nil:
-			leftOut = append(leftOut, l.name+": the instance must be able to ask the provider (--provider)")
 			continue
 		}
 		for number, shape := range shapes {
@@ -126,7 +124,7 @@ func (s Settings) tries() (tries []*try, leftOut []string) {
 }
 
 func (s Settings) cast(now time.Time, shape Shape) cast {
-	c := cast{now: now, shape: shape, tag: rand.Text()[:20], one: s.Plans[0], leeway: s.Leeway, grace: s.Grace}
+	c := cast{now: now, shape: shape, tag: rand.Text()[:20], one: s.Plans[0], leeway: s.Leeway, grace: s.Grace, answers: s.Provider != nil}
 	if len(s.Plans) > 1 {
 		c.two = s.Plans[1]
 	}
@@ -143,8 +141,12 @@ func (t *try) tie() {
 
 // work sends and looks, wave by wave, and looks at all once more in the end: a state that was right may not have lasted.
 func (s Settings) work(ctx context.Context, i *instance, tries []*try) error {
-	for from := 0; from < len(tries); from += waveSize {
-		wave := tries[from:min(from+waveSize, len(tries))]
+	size := waveSize
+	if s.Provider != nil {
+		size = askingWave
+	}
+	for from := 0; from < len(tries); from += size {
+		wave := tries[from:min(from+size, len(tries))]
 		if s.Provider != nil {
 			for _, t := range wave {
 				s.Provider.hold(t)
@@ -160,7 +162,8 @@ func (s Settings) work(ctx context.Context, i *instance, tries []*try) error {
 	if err := sleep(ctx, s.Settling); err != nil {
 		return err
 	}
-	return each(ctx, tries, func(ctx context.Context, t *try) error { return i.look(ctx, t, time.Now()) })
+	until := time.Now().Add(s.Patience)
+	return each(ctx, tries, func(ctx context.Context, t *try) error { return i.look(ctx, t, until) })
 }
 
 // each works the tries, some at the same time, and stops at the first error.
