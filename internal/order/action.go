@@ -138,7 +138,7 @@ func (o Order) accept(payments []Payment, at time.Time) (Outcome, error) {
 	}
 	out := Outcome{Order: o, Payments: payments}
 	p := &out.Payments[chosen]
-	p.State, p.Reason = "", ""
+	p.State, p.Reason = "", ReasonAsked
 	out.Order.Status, out.Order.Reason, out.Order.PaidAt, out.Order.Attempts = Paid, ReasonAsked, p.CapturedAt, 0
 	out.Order = out.Order.let(at)
 	out.note("order_accepted", "", "", p.ID, ReasonAsked)

@@ -71,7 +71,7 @@ func (out *Outcome) decide(p *Payment, before int, at time.Time) int {
 	if late {
 		out.note("order_paid_late", AlertLate, "alert:late:"+p.ID, p.ID, string(o.LatePayment))
 	}
-	if wrong := o.mismatch(*p); wrong != "" {
+	if wrong := o.mismatch(*p); wrong != "" && p.Reason != ReasonAsked { // unless a person took it for the order
 		out.surplus(p, wrong, at, late || o.Status == Pending)
 		return 0
 	}
