@@ -164,6 +164,7 @@ func startAPI(ctx context.Context, o apiOptions) (*apiServer, error) {
 				Client: a.payments, Leeway: o.config.RenewalLeeway,
 				Orders: orders,
 			},
+			Outgoing: api.Endpoints{Sealer: sealer(o.config), AllowPrivate: o.config.PrivateTargets()},
 		},
 		Schedules: o.schedules,
 		Telemetry: api.Telemetry{Log: o.log, Metrics: o.metrics},

@@ -18,10 +18,12 @@ import (
 	"termkeeper/internal/mail"
 	"termkeeper/internal/payment"
 	"termkeeper/internal/reconcile"
+	"termkeeper/internal/secret"
 	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/telemetry"
 	"termkeeper/internal/temporalclient"
+	"termkeeper/internal/webhook"
 	"termkeeper/worker"
 	"termkeeper/workflows"
 )
@@ -188,6 +190,10 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 			return nil, fmt.Errorf("SMTP_URL: %w", err)
 		}
 	}
+	calls := webhooker(c)
+	if calls == nil {
+		o.log.Warn("TERMKEEPER_SECRET_KEY is not set: no webhook endpoint can be made or called")
+	}
 	runs := &activities.Runs{Store: s, Metrics: o.metrics, Describe: o.schedules.Describe}
 	payments := paymentClient(c)
 	orders := &settlement.Settler{Store: s, Provider: payments, Owner: c.InstanceID, Log: o.log}
@@ -196,7 +202,7 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 		activities: worker.Activities{
 			Subscriptions: &activities.Subscriptions{Store: s, Runs: runs},
 			Webhooks:      &activities.Webhooks{Intake: in, Runs: runs},
-			Outbox:        &activities.Outbox{Store: s, Mail: sender, Owner: c.InstanceID, Runs: runs},
+			Outbox:        &activities.Outbox{Store: s, Mail: sender, Webhooks: calls, Owner: c.InstanceID, Runs: runs},
 			Idempotency:   &activities.Idempotency{Store: s, Runs: runs},
 			Orders:        &activities.Orders{Settler: orders, Runs: runs},
 			Reconciliation: &activities.Reconciliation{Runs: runs, Reconciler: &reconcile.Reconciler{
@@ -206,6 +212,24 @@ func newJobs(o workerOptions, s *store.Store) (*jobs, error) {
 		},
 		intake: in, payments: payments,
 	}, nil
+}
+
+// sealer seals stored credentials; nil where no key is configured. Load has checked the key.
+func sealer(c config.Config) *secret.Sealer {
+	s, err := secret.NewSealer(c.SecretKey)
+	if err != nil {
+		return nil
+	}
+	return s
+}
+
+// webhooker calls webhook endpoints; nil where no key for their secrets is configured.
+func webhooker(c config.Config) *activities.Webhooker {
+	s := sealer(c)
+	if s == nil {
+		return nil
+	}
+	return &activities.Webhooker{Sender: webhook.New(webhook.Options{AllowPrivate: c.PrivateTargets()}), Sealer: s}
 }
 
 // drain ends what the activities left behind, when no activity runs any more.
