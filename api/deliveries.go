@@ -19,6 +19,7 @@ type deliveryJSON struct {
 	OutboxID       string  `json:"outbox_id"`
 	Channel        string  `json:"channel"`
 	Target         string  `json:"target"`
+	URL            *string `json:"url"`
 	Topic          string  `json:"topic"`
 	SubscriptionID *string `json:"subscription_id"`
 	UserID         *string `json:"user_id"`
@@ -26,6 +27,7 @@ type deliveryJSON struct {
 	Attempts       int     `json:"attempts"`
 	NextAttemptAt  stamp   `json:"next_attempt_at"`
 	LastError      *string `json:"last_error"`
+	ResponseStatus *int    `json:"response_status"`
 	MessageID      string  `json:"message_id"`
 	CreatedAt      stamp   `json:"created_at"`
 	FinishedAt     stamp   `json:"finished_at"`
@@ -33,8 +35,8 @@ type deliveryJSON struct {
 
 func showDelivery(d store.DeliveryState) deliveryJSON {
 	return deliveryJSON{
-		ID: d.ID, OutboxID: d.OutboxID, Channel: d.Channel, Target: d.Target, Topic: d.Topic, SubscriptionID: d.SubscriptionID, UserID: d.UserID,
-		Status: d.Status, Attempts: d.Attempts, NextAttemptAt: stamp(d.NextAttemptAt), LastError: d.LastError, MessageID: d.MessageID,
+		ID: d.ID, OutboxID: d.OutboxID, Channel: d.Channel, Target: d.Target, URL: d.URL, Topic: d.Topic, SubscriptionID: d.SubscriptionID, UserID: d.UserID,
+		Status: d.Status, Attempts: d.Attempts, NextAttemptAt: stamp(d.NextAttemptAt), LastError: d.LastError, ResponseStatus: d.ResponseStatus, MessageID: d.MessageID,
 		CreatedAt: stamp(d.CreatedAt), FinishedAt: stampOf(d.FinishedAt),
 	}
 }
@@ -81,7 +83,7 @@ func (d deliveryRoutes) one(c echo.Context) error {
 	return c.JSON(http.StatusOK, showDelivery(found))
 }
 
-// retry lets a dead delivery be tried again.
+// retry lets a dead delivery be tried again, or a webhook that was sent be sent once more.
 func (d deliveryRoutes) retry(c echo.Context) error {
 	id, err := pathID(c, "delivery")
 	if err != nil {
@@ -95,7 +97,9 @@ func (d deliveryRoutes) retry(c echo.Context) error {
 	revived, err := d.store.ReviveDelivery(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrNotDead):
-		return problem(http.StatusConflict, "not_dead", "Only a dead delivery can be tried again; this one is on its way, arrived or no longer wanted.")
+		return problem(http.StatusConflict, "not_dead", "Only a dead delivery or a webhook that was sent can be tried again; this one is on its way, arrived or no longer wanted.")
+	case errors.Is(err, store.ErrEndpointOff):
+		return problem(http.StatusConflict, "endpoint_disabled", "The endpoint of this delivery is disabled or deleted, so nothing is sent to it.")
 	case err != nil:
 		return err
 	}

@@ -39,12 +39,18 @@ func TestDeliveriesAreListedAndRetried(t *testing.T) {
 	require.Equal(t, dead["message_id"], retried.field(t, "message_id"), "the receiver can tell that it is the same")
 	require.Equal(t, string(retried.body), string(s.keyed(t, roleOperator, "again", http.MethodPost, path+"/retry", "").body))
 	s.do(t, roleOperator, http.MethodPost, path+"/retry", "").requireProblem(t, http.StatusConflict, "not_dead")
-	for _, status := range []string{"pending", "sending", "sent", "superseded"} {
+	for _, status := range []string{"sent", "dead"} {
+		id := s.must(t, http.StatusOK, http.MethodGet, "/v1/deliveries?channel=webhook&status="+status, "")["data"].([]any)[0].(map[string]any)["id"].(string)
+		s.do(t, roleOperator, http.MethodPost, "/v1/deliveries/"+id+"/retry", "").requireProblem(t, http.StatusConflict, "endpoint_disabled")
+	}
+	for _, status := range []string{"pending", "sending", "superseded"} {
 		id := s.must(t, http.StatusOK, http.MethodGet, "/v1/deliveries?channel=webhook&status="+status, "")["data"].([]any)[0].(map[string]any)["id"].(string)
 		s.do(t, roleOperator, http.MethodPost, "/v1/deliveries/"+id+"/retry", "").requireProblem(t, http.StatusConflict, "not_dead")
 	}
 	require.Equal(t, 2, s.count(t, `SELECT count(*) FROM deliveries WHERE status = 'pending' AND channel = 'email'`))
 	require.Equal(t, 1, s.count(t, `SELECT count(*) FROM deliveries WHERE status = 'sending' AND channel = 'webhook' AND lease_owner = 'owner'`))
+	mail := s.must(t, http.StatusOK, http.MethodGet, "/v1/deliveries?channel=email&status=sent", "")["data"].([]any)[0].(map[string]any)["id"].(string)
+	s.do(t, roleOperator, http.MethodPost, "/v1/deliveries/"+mail+"/retry", "").requireProblem(t, http.StatusConflict, "not_dead")
 	for _, id := range []string{goldenID, "x"} {
 		s.do(t, roleOperator, http.MethodGet, "/v1/deliveries/"+id, "").requireProblem(t, http.StatusNotFound, "not_found")
 		s.do(t, roleOperator, http.MethodPost, "/v1/deliveries/"+id+"/retry", "").requireProblem(t, http.StatusNotFound, "not_found")

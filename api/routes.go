@@ -32,6 +32,7 @@ func routes(p Parts) []route {
 	webhooks := webhookRoutes{p.Webhooks, p.Telemetry.Metrics}
 	events := webhookEventRoutes{p.Store, p.Webhooks.Intake}
 	deliveries := deliveryRoutes{p.Store}
+	endpoints := endpointRoutes{p.Webhooks.Outgoing, p.Store}
 	jobs := jobRoutes{p.Store, p.Schedules}
 	const get, post, put, patch = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch
 	return []route{
@@ -76,9 +77,18 @@ func routes(p Parts) []route {
 		{get, "/v1/webhook-events/:id", roleOperator, usual, events.one},
 		{post, "/v1/webhook-events/:id/replay", roleOperator, usual, events.replay},
 
+		{post, "/v1/webhook-endpoints", roleAdmin, usual, endpoints.create},
+		{get, "/v1/webhook-endpoints", roleOperator, usual, endpoints.list},
+		{get, "/v1/webhook-endpoints/:id", roleOperator, usual, endpoints.one},
+		{patch, "/v1/webhook-endpoints/:id", roleAdmin, usual, endpoints.change},
+		{http.MethodDelete, "/v1/webhook-endpoints/:id", roleAdmin, usual, endpoints.remove},
+		{post, "/v1/webhook-endpoints/:id/rotate-secret", roleAdmin, usual, endpoints.rotate},
+
 		{get, "/v1/deliveries", roleOperator, usual, deliveries.list},
 		{get, "/v1/deliveries/:id", roleOperator, usual, deliveries.one},
 		{post, "/v1/deliveries/:id/retry", roleOperator, usual, deliveries.retry},
+
+		{get, "/v1/drift", roleOperator, usual, driftRoutes{p.Store}.list},
 
 		{get, "/v1/jobs", roleOperator, usual, jobs.list},
 		{get, "/v1/jobs/:job/runs", roleOperator, usual, jobs.runs},

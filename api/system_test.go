@@ -40,6 +40,7 @@ type system struct {
 	pool    *pgxpool.Pool // for seeding and looking, never through the proxy
 	store   *store.Store
 	server  *Server
+	orders  *settlement.Settler // without a provider, unless a test gives it one
 	metrics *telemetry.Metrics
 	logs    *observer.ObservedLogs
 	keys    map[role]string
@@ -81,10 +82,11 @@ func assemble(t *testing.T, pool, served *pgxpool.Pool, temporal temporalclient.
 		defer cancel()
 		_ = in.Drain(ctx) // a test that took the database away has nobody to give leases back to
 	})
+	s.orders = &settlement.Settler{Store: store.New(served), Owner: "test", Log: log}
 	s.server = New(Parts{
 		Access: reader, Keys: store.New(served), Store: store.New(served), Webhooks: Webhooks{
-			Intake: in, Secrets: []string{secretNew, secretOld},
-			Provider: Provider{Orders: &settlement.Settler{Store: store.New(served), Owner: "test", Log: log}},
+			Intake: in, Secrets: []string{secretNew, secretOld}, Outgoing: testEndpoints(t),
+			Provider: Provider{Orders: s.orders},
 		},
 		Schedules: temporalclient.NewSchedules(temporal, workflows.JobIDs()), Telemetry: Telemetry{Log: log, Metrics: s.metrics},
 	})

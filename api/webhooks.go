@@ -16,11 +16,12 @@ import (
 // webhookDeadline is how long storing an event may take before the provider is told to come again.
 const webhookDeadline = 8 * time.Second
 
-// Webhooks is what the routes of a payment provider need.
+// Webhooks is what the routes of a payment provider need, and those of the calls that go out.
 type Webhooks struct {
 	Intake   *intake.Intake
 	Secrets  []string // any of them may have signed
 	Provider Provider
+	Outgoing Endpoints
 }
 
 // fingerprints name the secrets without telling them.

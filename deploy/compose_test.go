@@ -20,6 +20,7 @@ import (
 // given are the variables that have no default: passwords and secrets.
 var given = map[string]string{
 	"TERMKEEPER_DB_PASSWORD": "a", "TEMPORAL_DB_PASSWORD": "b", "POSTGRES_PASSWORD": "c", "STRIPE_WEBHOOK_SECRETS": "whsec_of_the_compose_file_test",
+	"TERMKEEPER_SECRET_KEY": "b2YgdGhlIHRlc3Qgb2YgdGhlIGNvbXBvc2UgZmlsZS4=",
 }
 
 // ours are the services that run the program, with what they wait for.

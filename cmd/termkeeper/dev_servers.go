@@ -117,6 +117,7 @@ type devSecrets struct {
 	APIKey        string `json:"api_key"`
 	WebhookSecret string `json:"webhook_secret"`
 	TemporalPort  int    `json:"temporal_port"`
+	SecretKey     string `json:"secret_key"`
 }
 
 func (d *dev) secretsPath() string { return filepath.Join(d.dataDir, "secrets.json") }
@@ -184,6 +185,12 @@ func (d *dev) prepareDatabase(ctx context.Context) error {
 		}
 		d.file.WebhookSecret = kept.WebhookSecret
 		d.set("STRIPE_WEBHOOK_SECRETS", kept.WebhookSecret)
+	}
+	if c.SecretKey.Empty() {
+		if kept.SecretKey == "" {
+			kept.SecretKey = secret.NewKey().Reveal()
+		}
+		d.set("TERMKEEPER_SECRET_KEY", kept.SecretKey)
 	}
 	d.file.APIKey = kept.APIKey
 	if d.temporal != nil {

@@ -10,8 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNotDead says that a delivery is on its way, arrived or no longer wanted, so that there is nothing to try again.
-var ErrNotDead = errors.New("the delivery is not dead")
+// Why a delivery is not tried again.
+var (
+	// ErrNotDead says that it is on its way, arrived or no longer wanted.
+	ErrNotDead = errors.New("the delivery is not dead")
+	// ErrEndpointOff says that its endpoint is disabled or deleted.
+	ErrEndpointOff = errors.New("the endpoint of the delivery is not enabled")
+)
 
 // DeliveryState is what became of one delivery.
 type DeliveryState struct {
@@ -26,13 +31,16 @@ type DeliveryState struct {
 	Attempts       int
 	NextAttemptAt  time.Time
 	LastError      *string
+	ResponseStatus *int    // of the last answer of an endpoint
+	URL            *string // of the endpoint as it is now; nil for a mail
 	MessageID      string
 	CreatedAt      time.Time
 	FinishedAt     *time.Time
 }
 
 const deliveryColumns = `d.id, d.outbox_id, d.channel, d.target, d.topic, d.subscription_id, d.user_id, d.status, d.attempts, d.next_attempt_at,
-	d.last_error, d.message_id, d.created_at, d.finished_at`
+	d.last_error, d.response_status, CASE d.channel WHEN 'webhook' THEN (SELECT e.url FROM webhook_endpoints e WHERE e.id::text = d.target) END AS url,
+	d.message_id, d.created_at, d.finished_at`
 
 // DeliveryFilter narrows a list. Empty fields do not narrow.
 type DeliveryFilter struct {
@@ -82,14 +90,20 @@ func (s *Store) DeliveryState(ctx context.Context, id string) (DeliveryState, er
 	return d, nil
 }
 
-// reviveDelivery takes a dead one only: what is being sent could arrive twice, and what is superseded is no longer true.
-// The message id stays, so that a receiver who has it already can tell.
-const reviveDelivery = `UPDATE deliveries AS d SET status = 'pending', attempts = 0, next_attempt_at = clock_timestamp(), finished_at = NULL,
+// reviveDelivery takes a dead one: what is being sent could arrive twice, and what is superseded is no longer true. Of those that
+// were sent it takes webhooks, because a receiver may have lost what it took; nobody wants the same mail twice. The message id
+// stays, so that a receiver who has it already can tell.
+const reviveDelivery = `UPDATE deliveries AS d SET status = 'pending', attempts = 0, refusals = 0, next_attempt_at = clock_timestamp(), finished_at = NULL,
 	version = version + 1
-WHERE d.id = $1 AND d.status = 'dead' RETURNING ` + deliveryColumns
+WHERE d.id = $1 AND (d.status = 'dead' OR (d.status = 'sent' AND d.channel = 'webhook'))
+	AND (d.channel <> 'webhook' OR ` + endpointIsOn + `) RETURNING ` + deliveryColumns
 
-// ReviveDelivery lets a dead delivery be tried again from its first attempt. ErrNotFound when there is none, ErrNotDead
-// when it is not dead.
+const endpointIsOn = `EXISTS (SELECT 1 FROM webhook_endpoints e WHERE e.id::text = d.target AND e.status = 'enabled')`
+
+const whyNotRevived = `SELECT d.status = 'dead' OR (d.status = 'sent' AND d.channel = 'webhook') FROM deliveries d WHERE d.id = $1`
+
+// ReviveDelivery lets a dead delivery, or a webhook that was sent, be tried again from its first attempt. ErrNotFound when there
+// is none, ErrNotDead when it is neither, ErrEndpointOff when its endpoint is not called.
 func (s *Store) ReviveDelivery(ctx context.Context, id string) (DeliveryState, error) {
 	var revived DeliveryState
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -105,14 +119,14 @@ func (s *Store) ReviveDelivery(ctx context.Context, id string) (DeliveryState, e
 			revived = list[0]
 			return finishClaim(ctx, tx, revived)
 		}
-		var exists bool
-		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM deliveries WHERE id = $1)`, id).Scan(&exists); err != nil {
+		var ended bool
+		switch err := notFound(tx.QueryRow(ctx, whyNotRevived, id).Scan(&ended)); {
+		case err != nil:
 			return err
+		case ended:
+			return ErrEndpointOff
 		}
-		if exists {
-			return ErrNotDead
-		}
-		return ErrNotFound
+		return ErrNotDead
 	})
 	if err != nil {
 		return revived, fmt.Errorf("retrying delivery %s: %w", id, err)

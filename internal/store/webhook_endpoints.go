@@ -193,17 +193,18 @@ const deleteEndpoint = `UPDATE webhook_endpoints AS e SET status = 'deleted', di
 	previous_secret = NULL, previous_until = NULL, updated_at = clock_timestamp()
 WHERE id = $1 AND status <> 'deleted' RETURNING ` + endpointColumns
 
-// DeleteWebhookEndpoint removes the endpoint; its deliveries stay in the log. ErrNotFound when there is none.
-func (s *Store) DeleteWebhookEndpoint(ctx context.Context, id string) error {
+// DeleteWebhookEndpoint removes the endpoint and returns what it was; its deliveries stay in the log. ErrNotFound when there is none.
+func (s *Store) DeleteWebhookEndpoint(ctx context.Context, id string) (WebhookEndpoint, error) {
+	var gone WebhookEndpoint
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		e, err := oneEndpoint(tx.Query(ctx, deleteEndpoint, id))
-		if err != nil {
+		var err error
+		if gone, err = oneEndpoint(tx.Query(ctx, deleteEndpoint, id)); err != nil {
 			return err
 		}
-		return finishClaim(ctx, tx, e)
+		return finishClaim(ctx, tx, gone)
 	})
 	if err != nil {
-		return fmt.Errorf("deleting webhook endpoint %s: %w", id, err)
+		return gone, fmt.Errorf("deleting webhook endpoint %s: %w", id, err)
 	}
-	return nil
+	return gone, nil
 }

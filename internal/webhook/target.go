@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -29,8 +30,10 @@ func CheckURL(raw string, allowPrivate bool) error {
 	case u.Fragment != "" || strings.Contains(raw, "#"):
 		return errors.New("must not have a fragment; it would not be sent")
 	}
-	if port := u.Port(); port == "0" {
-		return errors.New("must not have port 0")
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return errors.New("must have a port from 1 to 65535, or none")
+		}
 	}
 	if address, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if err := checkAddress(address, allowPrivate); err != nil {

@@ -9,13 +9,13 @@ import (
 
 const (
 	// maxRefusals is how often an endpoint may refuse one delivery while it takes others. With the pauses between them they span
-	// nearly a day.
+	// about a day.
 	maxRefusals = 15
 	// firstPause doubles with each attempt of a delivery.
 	firstPause = 5 * time.Second
 	// longestRefusal and longestOutage bound it: one that is refused waits for somebody to change something, one that meets
 	// an endpoint that is down must go out soon after it is back.
-	longestRefusal = 6 * time.Hour
+	longestRefusal = 12 * time.Hour
 	longestOutage  = 5 * time.Minute
 	// firstEndpointPause doubles with each failure of an endpoint in a row, up to longestOutage.
 	firstEndpointPause = time.Second
