@@ -325,6 +325,13 @@ func TestScansUseTheirPartialIndexes(t *testing.T) {
 			FROM subscriptions s CROSS JOIN generate_series(1, 2) i`,
 		`INSERT INTO payment_webhook_events (external_event_id, type, status, payload, received_at)
 			SELECT i::text, 'x', 'processed', CASE WHEN i < 1600 THEN '{}'::bytea ELSE '' END, now() - i * interval '27 minutes' FROM generate_series(1, 20000) i`,
+		`INSERT INTO payment_orders (user_id, plan_key, amount, currency, status, expires_at, next_attempt_at)
+			SELECT 'u_' || i, 'pro', 1, 'USD', CASE i % 100 WHEN 0 THEN 'pending' WHEN 1 THEN 'refunding' ELSE 'fulfilled' END,
+				now() + (i % 200 - 100) * interval '1 minute', now() + (i % 7 - 3) * interval '1 hour' FROM generate_series(1, 20000) i`,
+		`INSERT INTO payments (external_id, order_id, amount, currency, captured_at, state)
+			SELECT 'pi_' || id, id, 1, 'USD', now(), CASE status WHEN 'pending' THEN NULL ELSE replace(status, 'fulfilling', 'fulfilled') END FROM payment_orders`,
+		`INSERT INTO refunds (external_id, payment_id, amount, currency, status, refunded_at)
+			SELECT 're_' || i, 'pi_' || i, 1, 'USD', 'succeeded', now() FROM generate_series(1, 20000) i`,
 		`ANALYZE`,
 	} {
 		_, err = pool.Exec(t.Context(), query)

@@ -43,6 +43,13 @@ func Scans() []Scan {
 		{"drop events", dropEvents, "payment_webhook_events", "payment_webhook_events_emptied", []any{now, EventRetention, 1000}},
 		{"past terms by user", pastHoldings, "subscription_events", "subscription_events_user", []any{[]string{"u"}, []time.Time{now}}},
 		{"past terms of a subscription", pastHoldings, "subscription_events", "subscription_events_history", []any{[]string{"u"}, []time.Time{now}}},
+		{"orders to ask about", claimToAsk, "payment_orders", "payment_orders_to_ask", []any{now, time.Minute, "owner", 32}},
+		{"orders to close", claimToClose, "payment_orders", "payment_orders_overdue", []any{now, time.Minute, "owner", 32}},
+		{"orders to finish", claimToFinish, "payment_orders", "payment_orders_unfinished", []any{now, time.Minute, "owner", 32}},
+		{"payments of an order", paymentsOfOrder, "payments", "payments_order", []any{NewID()}},
+		{"money that nobody decided on", unsettledMoney, "payments", "payments_unsettled", nil},
+		{"money that is being given back", unsettledMoney, "payments", "payments_refunding", nil},
+		{"what was given back of a payment", givenBack, "refunds", "refunds_payment", []any{"pi_1"}},
 		{"close overdue runs", closeOverdueRuns, "job_runs", "job_runs_open", []any{"job", "run"}},
 	}
 }
