@@ -132,15 +132,22 @@ func live(t *testing.T, shape simulator.Shape, step time.Duration, deleted bool)
 // terms is the whole row but how it was learned.
 const terms = `SELECT coalesce((SELECT row_to_json(s)::jsonb - '{id,version,created_at,updated_at,truth_at,needs_reconcile}'::text[] FROM subscriptions s), 'null')::text`
 
-// hear makes the database empty, sends the bodies and returns the row in which they end.
-func (b *bench) hear(bodies [][]byte, together bool) string {
+// forget makes the database empty, but for the plans.
+func (b *bench) forget() {
 	b.t.Helper()
 	for _, table := range []string{
-		"payment_webhook_events", "provider_truths", "stripe_customers", "stripe_checkouts", "subscriptions", "subscription_events", "outbox", "users",
+		"payment_webhook_events", "provider_truths", "stripe_customers", "stripe_checkouts", "stripe_invoices", "refunds", "disputes", "payments", "subscriptions",
+		"subscription_events", "outbox", "audit_log", "users",
 	} {
 		_, err := b.pool.Exec(b.t.Context(), `DELETE FROM `+table)
 		require.NoError(b.t, err)
 	}
+}
+
+// hear makes the database empty, sends the bodies and returns the row in which they end.
+func (b *bench) hear(bodies [][]byte, together bool) string {
+	b.t.Helper()
+	b.forget()
 	done := func() bool {
 		return b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'pending' AND lease_owner IS NOT NULL`) == 0
 	}

@@ -147,7 +147,10 @@ func (s *Store) ProviderPayment(ctx context.Context, id, chargeID string, said t
 	}
 	taken := subscription.TakenBack{Paid: r.Amount, PeriodEnd: instant(r.PeriodEnd), Amount: r.Refunded + r.Lost, At: instant(r.LastAt)}
 	if byCharge := r.ByCharge - r.NotRefunded + r.Lost; byCharge > taken.Amount {
-		taken.Amount, taken.At = byCharge, said
+		taken.Amount = byCharge
+		if said.After(taken.At) {
+			taken.At = said
+		}
 	}
 	return ProviderPayment{
 		ID: r.ExternalID, OrderID: value(r.OrderID), SubscriptionID: value(r.SubscriptionID), TakenBack: taken, Cause: value(r.Cause),
