@@ -26,6 +26,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"termkeeper/internal/openapitest"
+	"termkeeper/internal/order"
+	"termkeeper/internal/payment"
+	"termkeeper/internal/secret"
 	"termkeeper/internal/simulator"
 	"termkeeper/internal/storetest"
 	"termkeeper/internal/temporalclient"
@@ -75,7 +78,7 @@ func TestNonsenseBreaksNothing(t *testing.T) {
 }
 
 // seldom are operations that leave work behind at Temporal or ask it much.
-var seldom = map[string]int{"listJobs": 20, "triggerJob": 10, "pauseJob": 10, "unpauseJob": 10, "readDocument": 10, "readVersionedDocument": 10}
+var seldom = map[string]int{"listJobs": 20, "triggerJob": 10, "pauseJob": 10, "unpauseJob": 10, "readDocument": 10, "readVersionedDocument": 10, "thankCustomer": 10}
 
 // learnt are the fields of an answer that later requests use, and the words that they become.
 func learnt(o *openapitest.Operation) map[string]string {
@@ -88,6 +91,7 @@ func learnt(o *openapitest.Operation) map[string]string {
 
 type fuzzer struct {
 	*system
+	sim      *simulator.Simulator
 	document *openapitest.Document
 	memory   *openapitest.Memory
 	seed     uint64
@@ -142,6 +146,13 @@ func newFuzzer(t *testing.T) *fuzzer {
 	core, logs := observer.New(zapcore.ErrorLevel)
 	f.system = assemble(t, pool, pool, temporal, zap.New(core))
 	f.logs = logs
+	f.sim, err = simulator.Start(t.Context(), simulator.Options{})
+	require.NoError(t, err)
+	f.orders.Provider = payment.NewClient(secret.NewText("sk_test_1"), f.sim.StripeURL())
+	t.Cleanup(func() {
+		f.orders.Provider.Close()
+		require.NoError(t, f.sim.Close(context.WithoutCancel(t.Context())))
+	})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() { _ = f.server.Serve(listener) }()
@@ -154,7 +165,8 @@ func newFuzzer(t *testing.T) *fuzzer {
 // seedRows makes what requests can be about from the start, and the words for them.
 func (f *fuzzer) seedRows(t *testing.T) {
 	t.Helper()
-	f.exec(t, `INSERT INTO plans (key, features, stripe_price_ids, duration) VALUES ('pro', '{images}', '{price_pro}', '720 hours'), ('basic', '{}', '{price_basic}', NULL)`)
+	f.exec(t, `INSERT INTO plans (key, features, stripe_price_ids, duration, price_amount, price_currency) VALUES
+		('pro', '{images}', '{price_pro}', '720 hours', 1900, 'USD'), ('basic', '{}', '{price_basic}', NULL, NULL, NULL)`)
 	f.exec(t, `INSERT INTO subscriptions (user_id, plan_key, status, expires_at) SELECT 'u_' || n, 'pro', 'active', now() + n * interval '1 minute' FROM generate_series(1, 50) n`)
 	f.exec(t, `INSERT INTO outbox (id, topic, dedupe_key, status) VALUES ($1, 'access.ended', 'k', 'dispatched')`, goldenID)
 	f.exec(t, `INSERT INTO deliveries (outbox_id, channel, target, topic, status, message_id, finished_at)
@@ -165,6 +177,7 @@ func (f *fuzzer) seedRows(t *testing.T) {
 		"plan": {"pro", "basic"}, "key": {"pro", "basic"}, "feature": {"images", "video"}, "features": {"images"}, "currency": {"USD", "eur", "JPY"},
 		"stripe_price_id": {"price_pro", "price_basic", "price_new"}, "customer_id": {"cus_1", "cus_2"}, "job": append(workflows.JobIDs(), "no-such-job"),
 		"locale": {"en", "zh-CN"}, "time_zone": {"Europe/Berlin", "UTC", "Asia/Shanghai"}, "type": {"customer.subscription.updated"},
+		"expires_in": {"1h", "30m", "25h"}, "success_url": {"https://example.org/thanks"}, "cancel_url": {"https://example.org/cart?id=1"},
 	}
 	for n := range 60 {
 		words["user_id"] = append(words["user_id"], fmt.Sprint("u_", n))
@@ -177,7 +190,28 @@ func (f *fuzzer) seedRows(t *testing.T) {
 		words[table+" id"], err = pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 	}
+	words["orders id"] = f.seedOrders(t)
 	f.memory = openapitest.NewMemory(words)
+}
+
+// seedOrders makes orders at an offline Stripe: some that wait, some that are fulfilled and some that nobody knows what to do with.
+func (f *fuzzer) seedOrders(t *testing.T) (ids []string) {
+	t.Helper()
+	for n := range 60 {
+		o, err := f.orders.Create(t.Context(), order.New{
+			UserID: fmt.Sprint("u_", n), PlanKey: "pro", Amount: 1900, Currency: "USD", ExpiresIn: time.Hour, LatePayment: order.LateFulfil, SuccessURL: "https://example.org/",
+		})
+		require.NoError(t, err)
+		ids = append(ids, o.ID)
+		if n%3 == 0 {
+			continue
+		}
+		_, err = f.sim.PayCheckout(o.SessionID, simulator.PayOptions{Amount: map[int]int64{1: 1900, 2: 500}[n%3]})
+		require.NoError(t, err)
+		_, err = f.orders.Verify(t.Context(), o.ID, "test")
+		require.NoError(t, err)
+	}
+	return ids
 }
 
 // fuzzSender sends one request after another.

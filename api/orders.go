@@ -346,6 +346,9 @@ func (r orderRoutes) acted(c echo.Context, repeatedAs []order.Status, silence st
 			return r.answer(c, http.StatusOK, now)
 		}
 	}
+	if errors.Is(err, settlement.ErrNoCheckout) { // then nobody has paid
+		after, err = r.store.Order(ctx, id)
+	}
 	if err != nil {
 		return orderProblem(err, silence)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"termkeeper/client"
@@ -222,6 +224,9 @@ func TestARepeatedOrderIsOne(t *testing.T) {
 	const body = `{"user_id":"u_1","plan":"pro","expires_in":"1h"}`
 	first := s.keyed(t, roleOperator, "k1", http.MethodPost, "/v1/orders", body)
 	require.Equal(t, http.StatusCreated, first.status, string(first.body))
+	id := uuid.MustParse(first.field(t, "id").(string))
+	require.EqualValues(t, 7, id.Version())
+	require.WithinDuration(t, time.Now(), time.UnixMilli(int64(binary.BigEndian.Uint64(append([]byte{0, 0}, id[:6]...)))), time.Minute, "ids are in the order of time")
 	again := s.keyed(t, roleOperator, "k1", http.MethodPost, "/v1/orders", body)
 	require.Equal(t, "true", again.header.Get(headerReplayed))
 	require.Equal(t, string(first.body), string(again.body))
