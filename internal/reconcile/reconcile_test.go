@@ -208,8 +208,10 @@ var ways = []struct { //nolint:gochecknoglobals // a constant table
 	}, expect: `user_id LIKE 'other_sub_%'`},
 	{kind: "customer", there: func(s sub) sub { return s.with(sub{"customer": "cus_other_" + s.id()}) }, expect: `provider_customer_id LIKE 'cus_other_%'`},
 	{kind: "missing", here: `DELETE FROM subscriptions WHERE external_id = $1`, expect: `status = 'active' AND access_until > now()`},
-	{kind: "ended_here", here: `UPDATE subscriptions SET status = 'canceled', expires_at = now() - interval '1 day', leeway_until = NULL WHERE external_id = $1`,
-		expect: `status = 'active' AND access_until > now()`},
+	{
+		kind: "ended_here", here: `UPDATE subscriptions SET status = 'canceled', expires_at = now() - interval '1 day', leeway_until = NULL WHERE external_id = $1`,
+		expect: `status = 'active' AND access_until > now()`,
+	},
 	{kind: "status", there: func(s sub) sub { return s.with(sub{"status": "paused"}) }, expect: `status = 'paused'`},
 }
 
@@ -319,6 +321,34 @@ func TestGoesOnWhereItWasKilled(t *testing.T) {
 	b.run()
 	require.Equal(t, 6, b.asked("/v1/subscriptions?"), "the pages that were done are not asked for again")
 	require.Equal(t, 1, b.asked("starting_after=sub_00399"))
+	b.requireRepaired(before, drifted)
+}
+
+// A process that is killed, or cut off, loses its lock with its connection: another run goes on at once, and what is left of
+// the first one writes no progress.
+func TestRunThatLostItsLockWritesNoProgress(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	drifted := b.drift(600)
+	before := b.versions()
+	pages := 0
+	b.do(func() {
+		b.fail = func(_ int, path string, _ http.ResponseWriter) bool {
+			if path != "/v1/subscriptions" {
+				return false
+			}
+			if pages++; pages == 3 {
+				b.exec(`SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+					WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()`)
+			}
+			return false
+		}
+	})
+	_, err := b.Run(t.Context(), stay)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, payment.ErrNoAnswer)
+	require.Equal(t, "sub_00199", b.text(`SELECT phase_after FROM reconcile_state`))
+	b.run()
 	b.requireRepaired(before, drifted)
 }
 
