@@ -80,6 +80,18 @@ func (s *settling) answered(ctx context.Context, id string) (bool, subscription.
 	if s.questions[id] != nil {
 		return true, subscription.SkipNone, nil // it was applied with its events
 	}
+	rows, err := s.in.store.ProviderSubscriptions(ctx, []string{id})
+	if err != nil {
+		return false, subscription.SkipNone, err
+	}
+	if version := rows[id].Version; version != s.rows[id] {
+		// Another step has changed the row since, perhaps at the provider too, within the second of the answer.
+		a = s.in.ask(ctx, []string{id})[id]
+		s.rows[id], s.answers[id] = version, a
+		if a.truth == nil {
+			return false, subscription.SkipNone, nil
+		}
+	}
 	truth := *a.truth
 	truth.Version = s.rows[id]
 	after, skip, err := s.in.store.ApplyTruth(ctx, truth, s.in.settings.Leeway)
