@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,7 @@ Exit code 1 if any order ends differently; each is printed.`,
 	flags.StringArrayVar(&o.plans, "plan", nil, "a plan of it, in place of making two; a first with refund_policy end, a second with keep")
 	flags.StringArrayVar(&o.prices, "price", nil, "a Stripe price of the --plan at the same place")
 	flags.StringVar(&o.provider, "provider", "", "serve a small Stripe API at this address; the instance runs with STRIPE_API_BASE there")
+	flags.StringArrayVar(&o.lives, "life", nil, "try only this one; can be repeated: "+strings.Join(conformance.Lives(), " · "))
 	flags.Uint64Var(&o.seed, "seed", 0, "repeats the orders of an earlier run (default: by chance)")
 	flags.IntVar(&o.limit, "limit", defaultLimit, "most permutations of one life; all where there are not more")
 	flags.DurationVar(&o.leeway, "leeway", defaultLeeway, "its TERMKEEPER_RENEWAL_LEEWAY")
@@ -59,6 +61,7 @@ type conformanceOptions struct {
 	url, secret, key string
 	provider         string
 	plans, prices    []string
+	lives            []string
 	seed             uint64
 	limit            int
 	leeway, grace    time.Duration
@@ -69,7 +72,7 @@ type conformanceOptions struct {
 func (o conformanceOptions) settings() (conformance.Settings, error) {
 	s := conformance.Settings{
 		URL: strings.TrimSuffix(o.url, "/"), Secret: o.secret, Key: o.key, Seed: o.seed, Limit: o.limit, Leeway: o.leeway, Grace: o.grace,
-		Settling: effectWithin, Patience: o.patience,
+		Lives: o.lives, Settling: effectWithin, Patience: o.patience,
 	}
 	base, err := url.Parse(o.url)
 	switch {
@@ -85,6 +88,11 @@ func (o conformanceOptions) settings() (conformance.Settings, error) {
 		return s, errors.New("--limit must be at least 1")
 	case o.leeway < 0 || o.grace < 0 || o.patience < 0:
 		return s, errors.New("--leeway, --grace and --patience must not be negative")
+	}
+	for _, name := range o.lives {
+		if !slices.Contains(conformance.Lives(), name) {
+			return s, fmt.Errorf("there is no life %q; there are %s", name, strings.Join(conformance.Lives(), ", "))
+		}
 	}
 	for i, key := range o.plans {
 		s.Plans = append(s.Plans, conformance.Plan{Key: key, Price: o.prices[i]})

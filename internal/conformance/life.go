@@ -135,6 +135,15 @@ func (c cast) active(plan Plan, p period) State {
 	return State{Allowed: true, Reason: "active", Plan: plan.Key, ExpiresAt: instant(p.end), AccessUntil: instant(p.end.Add(c.leeway))}
 }
 
+// Lives are the names of all lives, in the order in which they are tried.
+func Lives() []string {
+	var names []string
+	for _, l := range lives() {
+		names = append(names, l.name)
+	}
+	return names
+}
+
 func lives() []life {
 	return []life{
 		{name: "renew", play: renew},

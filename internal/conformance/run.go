@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	random "math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,6 +21,7 @@ type Settings struct {
 	Key    string // an API key; "" sends none
 	// Plans are the instance's own: one with refund_policy end and, where there is one, another with keep. Empty makes both.
 	Plans    []Plan
+	Lives    []string  // only these, by their names; empty is all
 	Provider *Provider // what the instance asks; nil leaves out what needs an answer
 	Seed     uint64    // of the orders
 	Limit    int       // most permutations of one life
@@ -90,6 +92,9 @@ func (s Settings) tries() (tries []*try, leftOut []string) {
 		leftOut = append(leftOut, "ties: which of the events of one second came last, only the provider can tell (--provider)")
 	}
 	for _, l := range lives() {
+		if len(s.Lives) > 0 && !slices.Contains(s.Lives, l.name) {
+			continue
+		}
 		if l.twoPlans && len(s.Plans) < 2 {
 			leftOut = append(leftOut, l.name+": it needs a second --plan and --price")
 			continue
