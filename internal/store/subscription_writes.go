@@ -92,11 +92,13 @@ ON CONFLICT (subscription_id, event_type, boundary)
 	WHERE event_type IN ('created', 'expired', 'ended', 'reminded_7d', 'reminded_3d', 'reminded_1d') DO NOTHING`
 
 // insertFacts: a fact that was told already is not told again. One that comes true later waits for its instant as one whose
-// dispatch is to be tried again does.
+// dispatch is to be tried again does. Changes of access that goes on are written only where an endpoint wants them: each renewal is one,
+// and no mail tells of them, so elsewhere they would be a row a month for each subscription that nobody reads.
 const insertFacts = `INSERT INTO outbox (id, topic, dedupe_key, subscription_id, user_id, kind, boundary, created_at, next_attempt_at)
 SELECT uuid_v7(u.at), u.topic, u.dedupe_key, u.subscription_id, u.user_id, u.kind, u.boundary, u.at, u.due
 FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
 	AS u(topic, dedupe_key, subscription_id, user_id, kind, boundary, at, due)
+WHERE u.topic <> 'access.changed' OR (SELECT EXISTS (SELECT 1 FROM webhook_endpoints e WHERE e.status = 'enabled' AND e.topics && '{*,access.*,access.changed}'))
 ON CONFLICT (dedupe_key) DO NOTHING`
 
 // factArrays are the columns of many facts, in the order of the parameters above.

@@ -47,7 +47,7 @@ type Fact struct {
 // subscription; at is the instant of the change. What only the date decides is not told here but by the job
 // subscription-expiry, under the same keys, so that one end is told once.
 //
-// A pause is no end, whether an operator or the provider made it: the term goes on, and a resumption is no start. What is
+// A pause is no end, whether an operator or the provider made it: the term goes on, and a resumption is no start; they are changes. What is
 // paused and then canceled has ended.
 func Facts(prev *Subscription, next Subscription, at time.Time) []Fact {
 	var facts []Fact
@@ -74,14 +74,16 @@ func Facts(prev *Subscription, next Subscription, at time.Time) []Fact {
 	if next.Status == PastDue && (prev == nil || !prev.unpaid() || (prev.UnpaidSince.IsZero() && !next.UnpaidSince.IsZero())) {
 		add(TopicPaymentFailed, "", "fail", next.AccessUntil(), next.episode(), at)
 	}
+	if prev != nil {
+		facts = append(facts, changedFacts(*prev, next, at)...)
+	}
 	return facts
 }
 
 // endOf says when and how access ended by this change. prev was not marked as ended; a live one that goes on, or that
 // moves its end to the past, is the scan's to tell.
 func endOf(prev, next Subscription, at time.Time) (end time.Time, kind string, ended bool) {
-	given := prev.Status.Live() || (prev.Status == Paused && !prev.Ours()) // ours has that status only before it begins
-	if !given || next.Status != Canceled || at.Before(prev.StartedAt) {
+	if !prev.given() || next.Status != Canceled || at.Before(prev.StartedAt) {
 		return time.Time{}, "", false
 	}
 	end = earlierOf(next.AccessUntil(), at)

@@ -54,6 +54,7 @@ func TestFacts(t *testing.T) {
 		}
 	}
 	comp := func(hours int) change { return func(r *subscription.Subscription) { r.CompUntil = h(hours) } }
+	leeway := func(r *subscription.Subscription) { r.LeewayUntil = r.ExpiresAt.Add(time.Hour) }
 	lifetime := func(r *subscription.Subscription) { r.ExpiresAt = subscription.Forever }
 
 	for name, c := range map[string]struct {
@@ -69,8 +70,8 @@ func TestFacts(t *testing.T) {
 		"a new one that was canceled":          {nil, row(stripe, status(subscription.Canceled)), nil},
 		"first seen past due":                  {nil, row(stripe, unpaid(140)), []string{"access.started/first to 140 at 100", "payment.failed to 140 at 100"}},
 		"first seen past due without grace":    {nil, row(stripe, unpaid(0)), []string{"payment.failed to 80 at 100"}},
-		"a renewal":                            {row(), row(until(400)), nil},
-		"a renewal before the mark":            {row(until(99)), row(until(400)), nil},
+		"a renewal":                            {row(), row(until(400)), []string{"access.changed/extended to 400 at 100"}},
+		"a renewal before the mark":            {row(until(99)), row(until(400)), []string{"access.changed/extended to 400 at 100"}},
 		"a renewal after the mark":             {row(status(subscription.Expired), until(99)), row(until(400)), []string{"access.started/returned to 400 at 100"}},
 		"a renewal of a canceled one":          {row(status(subscription.Canceled), until(99)), row(stripe, until(400)), []string{"access.started/returned to 400 at 100"}},
 		"a mark that only moves":               {row(status(subscription.Expired), until(90)), row(status(subscription.Expired), until(91)), nil},
@@ -82,24 +83,34 @@ func TestFacts(t *testing.T) {
 		"canceled after the mark":              {row(stripe, status(subscription.Expired), until(90)), row(stripe, status(subscription.Canceled), until(90)), nil},
 		"deleted at its date, before the mark": {row(stripe, toEnd, until(99)), row(stripe, toEnd, status(subscription.Canceled), until(99)), []string{"access.ended/ended to 99 at 100"}},
 		"over and deleted, before the mark":    {row(until(99)), row(status(subscription.Canceled), until(99)), []string{"access.ended/expired to 99 at 100"}},
-		"set to end":                           {row(), row(toEnd), nil},
+		"set to end":                           {row(), row(toEnd), []string{"access.changed/ending to 200 at 100"}},
 		"an end moved to the past":             {row(), row(until(50)), nil},
-		"held":                                 {row(), row(held), nil},
-		"resumed":                              {row(held), row(), nil},
-		"paused by the provider":               {row(stripe), row(stripe, status(subscription.Paused)), nil},
+		"held":                                 {row(), row(held), []string{"access.changed/paused to 200 at 100"}},
+		"resumed":                              {row(held), row(), []string{"access.changed/resumed to 200 at 100"}},
+		"paused by the provider":               {row(stripe), row(stripe, status(subscription.Paused)), []string{"access.changed/paused to 200 at 100"}},
 		"made paused, begins now":              {row(status(subscription.Paused)), row(), []string{"access.started/first to 200 at 100"}},
 		"made paused, canceled":                {row(status(subscription.Paused)), row(status(subscription.Canceled), until(100)), nil},
 		"paused by the provider, canceled":     {row(stripe, status(subscription.Paused), until(50)), row(stripe, status(subscription.Canceled), until(50)), []string{"access.ended/canceled to 50 at 100"}},
-		"past due":                             {row(stripe), row(stripe, unpaid(140)), []string{"payment.failed to 140 at 100"}},
+		"past due":                             {row(stripe), row(stripe, unpaid(140)), []string{"payment.failed to 140 at 100", "access.changed/shortened to 140 at 100"}},
 		"past due goes on":                     {row(stripe, unpaid(140)), row(stripe, unpaid(140)), nil},
-		"another invoice, then the renewal":    {row(stripe, status(subscription.PastDue)), row(stripe, unpaid(140)), []string{"payment.failed to 140 at 100"}},
-		"paid in time":                         {row(stripe, unpaid(140)), row(stripe, until(800)), []string{"payment.recovered/in_time to 800 at 100"}},
+		"another invoice, then the renewal":    {row(stripe, status(subscription.PastDue)), row(stripe, unpaid(140)), []string{"payment.failed to 140 at 100", "access.changed/shortened to 140 at 100"}},
+		"paid in time":                         {row(stripe, unpaid(140)), row(stripe, until(800)), []string{"payment.recovered/in_time to 800 at 100", "access.changed/renewed to 800 at 100"}},
 		"paid late": {row(stripe, unpaid(90), status(subscription.Expired)), row(stripe, until(800)), []string{
 			"payment.recovered/late to 800 at 100", "access.started/returned to 800 at 100",
 		}},
 		"given time on top of what is unpaid": {row(stripe, unpaid(90), status(subscription.Expired)), row(stripe, unpaid(90), comp(150)), []string{"access.started/returned to 150 at 100"}},
 		"canceled in grace":                   {row(stripe, unpaid(140)), row(stripe, status(subscription.Canceled), until(100)), []string{"access.ended/canceled to 100 at 100"}},
-		"another plan":                        {row(), row(func(r *subscription.Subscription) { r.PlanKey = "team" }), nil},
+		"renewed by the provider":             {row(stripe), row(stripe, until(400)), []string{"access.changed/renewed to 400 at 100"}},
+		"given time on top":                   {row(stripe), row(stripe, comp(300)), []string{"access.changed/extended to 300 at 100"}},
+		"shortened":                           {row(), row(until(150)), []string{"access.changed/shortened to 150 at 100"}},
+		"set to end, without its leeway":      {row(stripe, leeway), row(stripe, toEnd), []string{"access.changed/ending to 200 at 100"}},
+		"the end taken back":                  {row(stripe, toEnd), row(stripe, leeway), []string{"access.changed/not_ending to 201 at 100"}},
+		"resumed by the provider":             {row(stripe, status(subscription.Paused)), row(stripe), []string{"access.started/first to 200 at 100", "access.changed/resumed to 200 at 100"}},
+		"held and paused by the provider":     {row(stripe, held), row(stripe, held, status(subscription.Paused)), nil},
+		"another plan at a renewal": {row(stripe), row(stripe, until(400), func(r *subscription.Subscription) { r.PlanKey = "team" }), []string{
+			"access.changed/plan_changed to 400 at 100", "access.changed/renewed to 400 at 100",
+		}},
+		"another plan": {row(), row(func(r *subscription.Subscription) { r.PlanKey = "team" }), []string{"access.changed/plan_changed to 200 at 100"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,6 +139,12 @@ func TestKeysOfFacts(t *testing.T) {
 	paused := live
 	paused.Status = subscription.Paused
 	require.Equal(t, keys(subscription.Facts(nil, live, at)), keys(subscription.Facts(&paused, live, at.Add(time.Minute))), "a resumption is no second start")
+
+	held := live
+	held.Version, held.HeldAt = 7, at
+	again := live
+	again.Version = 8
+	require.Equal(t, []string{"resumed:s:7"}, keys(subscription.Facts(&held, again, at)), "one change is written once")
 
 	unpaid := live
 	unpaid.Status, unpaid.UnpaidSince = subscription.PastDue, at.Add(-time.Minute)
