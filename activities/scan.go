@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"termkeeper/internal/temporalclient"
 )
 
 // Scan is what a schedule hands to its workflow: the job and its limits. It is seen and can be edited in the Web UI.
@@ -15,6 +17,8 @@ type Scan struct {
 	// Every and Offset are those of the schedule; a run tells by them whether the clock asked for it.
 	Every  Duration `json:"every"`
 	Offset Duration `json:"offset"`
+	// Calendar is the time of day of a schedule that has one instead of an interval.
+	Calendar *temporalclient.Calendar `json:"calendar,omitempty"`
 	// CatchUp is the schedule's catch-up window: what starts later than that was asked for afterwards.
 	CatchUp Duration `json:"catch_up"`
 	// Budget is how long a run goes on; what is left then is the next run's.
@@ -57,7 +61,16 @@ func (t Tally) Plus(later Tally) Tally {
 const (
 	maxBatch  = 10_000
 	maxBudget = 5 * time.Minute
+	// maxDailyBudget is for a job that comes once a day or less: one piece of work that no next tick goes on with.
+	maxDailyBudget = 6 * time.Hour
 )
+
+func (r Run) longest() time.Duration {
+	if r.Every.Std() >= 24*time.Hour || r.Calendar != nil {
+		return maxDailyBudget
+	}
+	return maxBudget
+}
 
 func (r Run) check() error {
 	switch {
@@ -65,8 +78,8 @@ func (r Run) check() error {
 		return errors.New("job is empty")
 	case r.Batch < 1 || r.MaxBatch < r.Batch || r.MaxBatch > maxBatch:
 		return fmt.Errorf("batch and max_batch must be between 1 and %d, the first not above the second", maxBatch)
-	case r.Budget.Std() < time.Second || r.Budget.Std() > maxBudget:
-		return fmt.Errorf("budget must be between 1s and %s", maxBudget)
+	case r.Budget.Std() < time.Second || r.Budget.Std() > r.longest():
+		return fmt.Errorf("budget must be between 1s and %s", r.longest())
 	case r.PublishedAt.IsZero() || r.DeadlineAt.IsZero():
 		return errors.New("published_at or deadline_at is missing")
 	}

@@ -13,13 +13,21 @@ import (
 // like the tick; starts tells those two apart.
 func (r Run) guess() string {
 	switch {
-	case r.ScheduledAt.IsZero() || !temporalclient.Aligned(r.ScheduledAt, r.Every.Std(), r.Offset.Std()):
+	case r.ScheduledAt.IsZero() || !r.ticks(r.ScheduledAt):
 		return store.TriggerManual
 	case r.PublishedAt.Sub(r.ScheduledAt) > r.CatchUp.Std():
 		return store.TriggerBackfill
 	default:
 		return store.TriggerScheduled
 	}
+}
+
+// ticks reports whether the schedule has a tick at that second.
+func (r Run) ticks(at time.Time) bool {
+	if r.Calendar != nil {
+		return r.Calendar.Matches(at)
+	}
+	return temporalclient.Aligned(at, r.Every.Std(), r.Offset.Std())
 }
 
 // startedByClock looks the run up among the schedule's latest starts, where a start by hand has a fraction of a second.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -192,8 +193,14 @@ func (s *Schedules) wanted(job workflows.Job) (*schedulepb.Schedule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing its summary: %w", err)
 	}
+	spec := &schedulepb.ScheduleSpec{Interval: []*schedulepb.IntervalSpec{{Interval: durationpb.New(job.Every), Phase: durationpb.New(job.Offset)}}}
+	if job.Calendar != nil {
+		if spec, err = job.Calendar.Spec(); err != nil {
+			return nil, fmt.Errorf("writing its calendar: %w", err)
+		}
+	}
 	return &schedulepb.Schedule{
-		Spec: &schedulepb.ScheduleSpec{Interval: []*schedulepb.IntervalSpec{{Interval: durationpb.New(job.Every), Phase: durationpb.New(job.Offset)}}},
+		Spec: spec,
 		Action: &schedulepb.ScheduleAction{Action: &schedulepb.ScheduleAction_StartWorkflow{StartWorkflow: &workflowpb.NewWorkflowExecutionInfo{
 			WorkflowId: job.ID, WorkflowType: &commonpb.WorkflowType{Name: job.Workflow},
 			TaskQueue: &taskqueuepb.TaskQueue{Name: job.Queue, Kind: enumspb.TASK_QUEUE_KIND_NORMAL},
@@ -226,11 +233,15 @@ func traits(s *schedulepb.Schedule) map[string]string {
 		"catch-up": policies.GetCatchupWindow().AsDuration().String(), "input": "none", "summary": "none",
 		"pause on failure": fmt.Sprint(policies.GetPauseOnFailure()),
 		"calendars":        fmt.Sprint(len(spec.GetStructuredCalendar()) + len(spec.GetCalendar()) + len(spec.GetCronString())),
+		"time zone":        spec.GetTimezoneName(),
 	}
 	for i, interval := range spec.GetInterval() {
 		t[fmt.Sprintf("interval %d", i+1)] = interval.GetInterval().AsDuration().String() + " offset " + interval.GetPhase().AsDuration().String()
 	}
 	t["intervals"] = fmt.Sprint(len(spec.GetInterval()))
+	for i, calendar := range spec.GetStructuredCalendar() {
+		t[fmt.Sprintf("calendar %d", i+1)] = fmt.Sprintf("%s %s:%s", ranges(calendar.GetDayOfWeek()), ranges(calendar.GetHour()), ranges(calendar.GetMinute()))
+	}
 	if input := action.GetInput().GetPayloads(); len(input) == 1 {
 		t["input"] = string(input[0].GetData())
 	}
@@ -238,6 +249,18 @@ func traits(s *schedulepb.Schedule) map[string]string {
 		t["summary"] = string(summary.GetData())
 	}
 	return t
+}
+
+// ranges writes the values of a field of a calendar, for instance 3 or 0-6. The server leaves out an end that says nothing.
+func ranges(list []*schedulepb.Range) string {
+	texts := make([]string, len(list))
+	for i, r := range list {
+		texts[i] = fmt.Sprint(r.GetStart())
+		if r.GetEnd() > r.GetStart() {
+			texts[i] += fmt.Sprintf("-%d", r.GetEnd())
+		}
+	}
+	return strings.Join(texts, ",")
 }
 
 func memoOf(texts map[string]string) (*commonpb.Memo, error) {

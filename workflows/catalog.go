@@ -8,6 +8,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"termkeeper/activities"
+	"termkeeper/internal/temporalclient"
 )
 
 // Job is one row of the table of jobs. The schedule, the registration, the list in the API, the labels of metrics and the
@@ -18,10 +19,11 @@ type Job struct {
 	Run      any    // workflow function
 	Queue    string
 	Every    time.Duration
-	Offset   time.Duration // so that jobs of the same cadence do not start in the same second
+	Calendar *temporalclient.Calendar // a time of day instead of an interval; Every follows from it
+	Offset   time.Duration            // so that jobs of the same cadence do not start in the same second
 	Overlap  enumspb.ScheduleOverlapPolicy
 	CatchUp  time.Duration // a start that is later than this is left out: the next one does its work
-	Budget   time.Duration // of one run; at most five minutes
+	Budget   time.Duration // of one run; at most five minutes, where it comes more than once a day
 	Timeout  time.Duration // of a workflow execution: ends a run that hangs, so that the next ones start
 	Silence  time.Duration // a job that was silent for longer is late
 	Lingers  bool          // waits for the next due row until shortly before its next tick
@@ -115,13 +117,25 @@ func CatalogEvery(every map[string]time.Duration) ([]Job, error) {
 			wrong = append(wrong, fmt.Sprintf("the cadence of %s must be whole seconds, at least 1s, not %s", job.ID, cadence))
 			continue
 		}
-		job.Every, job.Offset = cadence, job.Offset%cadence
+		job.Every, job.Offset, job.Calendar = cadence, job.Offset%cadence, nil
 		jobs[i] = job.complete()
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("%s", strings.Join(wrong, "; "))
 	}
 	return jobs, nil
+}
+
+// InZone gives the jobs of a time of day the time zone that their calendars are in.
+func InZone(jobs []Job, zone string) []Job {
+	for i, job := range jobs {
+		if job.Calendar != nil {
+			local := *job.Calendar
+			local.Zone = zone
+			jobs[i].Calendar = &local
+		}
+	}
+	return jobs
 }
 
 // silenceGrace is what a run may take on top of two cadences before its job counts as late.
@@ -136,6 +150,9 @@ func (j Job) complete() Job {
 	if j.Lingers { // it runs most of the time: a trigger by hand is started after it instead of being left out
 		j.Overlap = enumspb.SCHEDULE_OVERLAP_POLICY_BUFFER_ONE
 	}
+	if j.Calendar != nil {
+		j.Every = j.Calendar.Every()
+	}
 	j.CatchUp = max(j.Every, minCatchUp)
 	j.Timeout = deadlineBudgets * j.Budget
 	j.Silence = 2*j.Every + silenceGrace
@@ -145,7 +162,7 @@ func (j Job) complete() Job {
 // Scan is the input of the job's workflow.
 func (j Job) Scan() Scan {
 	return Scan{
-		Job: j.ID, Every: activities.Duration(j.Every), Offset: activities.Duration(j.Offset), CatchUp: activities.Duration(j.CatchUp),
+		Job: j.ID, Every: activities.Duration(j.Every), Offset: activities.Duration(j.Offset), Calendar: j.Calendar, CatchUp: activities.Duration(j.CatchUp),
 		Budget: activities.Duration(j.Budget), Lingers: j.Lingers, Batch: j.Batch, MaxBatch: j.MaxBatch,
 	}
 }

@@ -248,7 +248,7 @@ func newSchedules(c config.Config, tc temporalclient.Client, out io.Writer) (*wo
 	if err != nil {
 		return nil, err
 	}
-	return &worker.Schedules{Client: tc, Environment: c.Environment, Jobs: list, Out: out}, nil
+	return &worker.Schedules{Client: tc, Environment: c.Environment, Jobs: workflows.InZone(list, c.TimeZone), Out: out}, nil
 }
 
 func shutDown(ops *telemetry.OpsServer, log *zap.Logger) {

@@ -115,6 +115,8 @@ func (s *Schedules) Describe(ctx context.Context, id string) (Schedule, error) {
 	}
 	if intervals := found.GetSchedule().GetSpec().GetInterval(); len(intervals) > 0 {
 		described.Every, described.Offset = intervals[0].GetInterval().AsDuration(), intervals[0].GetPhase().AsDuration()
+	} else {
+		described.Every = cadence(found.GetSchedule().GetSpec())
 	}
 	for _, action := range info.GetRecentActions() {
 		described.Starts = append(described.Starts, Start{
