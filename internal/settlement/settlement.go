@@ -21,6 +21,8 @@ const (
 	// Lease is how long an order stays with whoever claimed it. It is longer than a question, a closing and a second question may
 	// take, 20 s in all, for each of the four turns in which a batch is worked.
 	Lease = 90 * time.Second
+	// fulfilTimeout bounds the transaction that gives what was paid for.
+	fulfilTimeout = 10 * time.Second
 	// askEvery is how often anybody but the jobs may ask the provider about one order.
 	askEvery = 3 * time.Second
 	// minCheckout and maxCheckout are what Stripe takes as the life of a checkout: 30 min to 24 h, with room for its clock.
@@ -118,19 +120,19 @@ func (s *Settler) Verify(ctx context.Context, id, actor string) (order.Order, er
 	if s.Provider == nil {
 		return o, ErrNoProvider
 	}
-	answer, err := s.ask(ctx, &o, closes(o, time.Now()))
+	overdue := o.Status == order.Pending && !o.AskedAt.Before(o.ExpiresAt) // both by the database's clock
+	answer, err := s.ask(ctx, &o, overdue || o.CancelAsked())
 	if err == nil && o.SessionID != "" {
-		err = s.addPayments(ctx, o, &answer)
+		// The list is of all payments since the order was made: a large shop's may be too long to be read. What the checkout itself
+		// says was paid does not wait for it.
+		if err = s.addPayments(ctx, o, &answer); answer.Checkout == order.Done {
+			err = nil
+		}
 	}
 	if err != nil {
 		return o, err
 	}
 	return s.settle(ctx, o.ID, answer, actor)
-}
-
-// closes reports whether the checkout is to be closed when it is still open.
-func closes(o order.Order, at time.Time) bool {
-	return o.Status == order.Pending && (o.CancelAsked() || !at.Before(o.ExpiresAt))
 }
 
 // Cancel closes the checkout at the provider, then cancels the order. A payment that was faster wins. The error is
@@ -216,6 +218,14 @@ func (s *Settler) settle(ctx context.Context, id string, answer order.Answer, ac
 	if err != nil {
 		return after, err
 	}
+	for _, p := range answer.Payments {
+		if p.Refunded < p.Amount || s.Provider == nil {
+			continue
+		}
+		if after, err = s.Refunded(ctx, payment.Refund{PaymentID: p.ID}); err != nil { // somebody gave it back, and no event told
+			return after, err
+		}
+	}
 	return s.drive(ctx, after, actor)
 }
 
@@ -245,7 +255,10 @@ func (s *Settler) Finish(ctx context.Context, claimed order.Order, actor string)
 	if claimed.Status == order.Refunding {
 		after, err = s.refund(ctx, claimed, actor)
 	} else {
-		after, err = s.Store.FulfilOrder(ctx, claimed, actor)
+		// Whoever asked may have left: what was begun is a short transaction, and is finished.
+		fulfilling, cancel := context.WithTimeout(context.WithoutCancel(ctx), fulfilTimeout)
+		defer cancel()
+		after, err = s.Store.FulfilOrder(fulfilling, claimed, actor)
 		if err == nil && after.Status == order.Review {
 			s.Log.Warn("order alert", zap.String("topic", order.AlertReview), zap.String("order_id", after.ID), zap.String("reason", after.Reason))
 		}
