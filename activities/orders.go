@@ -154,7 +154,7 @@ func (b *orderBatch) one(ctx context.Context, o order.Order) {
 			return
 		}
 	} else {
-		after, err = s.Ask(ctx, o, b.job)
+		after, err = s.Ask(ctx, o, b.work == store.OrdersToClose, b.job)
 	}
 	var silent *payment.NoAnswerError
 	switch {

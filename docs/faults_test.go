@@ -16,7 +16,7 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("faults.md")
 	require.NoError(t, err)
-	id := regexp.MustCompile(`^\| ([AWENTS][0-9]+) `)
+	id := regexp.MustCompile(`^\| ([AWEONTS][0-9]+) `)
 	name := regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)[A-Za-z0-9]+)`")
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(page)) {

@@ -187,6 +187,8 @@ func (s *system) requireInvariants(t *testing.T, received ...string) {
 	require.Zero(t, s.count(t, `SELECT count(*) FROM payment_webhook_events WHERE status = 'pending' AND leased_until < now()`), "events whose lease has passed")
 	require.Zero(t, s.count(t, `SELECT count(*) FROM deliveries WHERE status = 'sending' AND leased_until < now()`), "deliveries whose lease has passed")
 	require.Zero(t, s.count(t, `SELECT count(*) FROM job_runs WHERE finished_at IS NULL AND deadline_at < now()`), "runs that nobody will finish")
+	require.Zero(t, s.count(t, `SELECT count(*) FROM payments WHERE order_id IS NOT NULL AND captured_at IS NOT NULL AND (state IS NULL OR state = 'refunding')`),
+		"captured money without fulfilment, refund or review")
 	require.Equal(t, len(received), s.count(t, `SELECT count(*) FROM payment_webhook_events
 		WHERE external_event_id = ANY ($1) AND status IN ('processed', 'ignored', 'quarantined')`, received), "events that got a 200 and are not finished")
 	require.Zero(t, s.count(t, `SELECT count(*) FROM (SELECT external_id FROM subscriptions WHERE external_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1) x`))

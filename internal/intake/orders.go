@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -48,12 +49,13 @@ func (s *settling) takeOrders(ctx context.Context, list []read) error {
 	results := make([]error, len(list))
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	var silent atomic.Bool
 	var working sync.WaitGroup
 	next := make(chan int)
 	for range min(askers, len(list)) {
 		working.Go(func() {
 			for i := range next {
-				if asking.Err() != nil {
+				if silent.Load() || asking.Err() != nil {
 					results[i] = errNoAnswer
 					continue
 				}
@@ -62,7 +64,7 @@ func (s *settling) takeOrders(ctx context.Context, list []read) error {
 					results[i] = errNoAnswer // the time for questions is over
 				}
 				if errors.Is(results[i], payment.ErrNoAnswer) {
-					cancel()
+					silent.Store(true)
 				}
 			}
 		})

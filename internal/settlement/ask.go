@@ -110,12 +110,12 @@ func (s *Settler) addPayments(ctx context.Context, o order.Order, a *order.Answe
 	return nil
 }
 
-// Ask asks the provider about a claimed pending order and settles it by what it says. One that is overdue, or is to be canceled, is
-// closed there first. Where there is no answer the order stays pending, the attempt is counted, and the error is
+// Ask asks the provider about a claimed pending order and settles it by what it says. One that is overdue, or whose canceling was
+// asked for, is closed there first. Where there is no answer the order stays pending, the attempt is counted, and the error is
 // payment.ErrNoAnswer.
-func (s *Settler) Ask(ctx context.Context, claimed order.Order, actor string) (order.Order, error) {
+func (s *Settler) Ask(ctx context.Context, claimed order.Order, overdue bool, actor string) (order.Order, error) {
 	o := claimed
-	answer, asking := s.ask(ctx, &o, closes(o, time.Now()))
+	answer, asking := s.ask(ctx, &o, overdue || o.CancelAsked())
 	failpoint.Hit("order_asked")
 	switch {
 	case asking == nil:

@@ -133,7 +133,7 @@ func TestEverybodySettlesAtOnce(t *testing.T) {
 		}
 		together.Go(func() {
 			<-begin
-			_, _ = b.Ask(t.Context(), claimed[0], "job")
+			_, _ = b.Ask(t.Context(), claimed[0], true, "job")
 		})
 		together.Go(func() {
 			<-begin

@@ -267,9 +267,43 @@ func TestRefundAtTheProvider(t *testing.T) {
 		require.Equal(t, order.Refunded, after.Status)
 	}
 	require.Equal(t, 1, b.count(`SELECT count(*) FROM subscriptions WHERE status = 'canceled'`))
+
+	// And without any event, once somebody looks.
+	other := b.create()
+	paid = b.pay(other, simulator.PayOptions{})
+	b.hear(other)
+	_, err = b.Provider.Refund(t.Context(), paid, 0, "all")
+	require.NoError(t, err)
+	after, err = b.Verify(t.Context(), other.ID, "person")
+	require.NoError(t, err)
+	require.Equal(t, order.Refunded, after.Status)
 	_, err = b.Refunded(t.Context(), payment.Refund{PaymentID: "pi_of_somebody_else"})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	b.settledRefund()
+}
+
+// Somebody refunds at the provider between the payment and the fulfilment: nothing is given for it.
+func TestRefundWhileItIsFulfilled(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	o := b.create()
+	paid := b.pay(o, simulator.PayOptions{})
+	b.exec(`CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$`)
+	b.exec(`CREATE TRIGGER broken BEFORE INSERT ON subscriptions FOR EACH ROW EXECUTE FUNCTION broken()`)
+	require.Equal(t, order.Paid, b.hear(o).Status)
+	b.exec(`DROP TRIGGER broken ON subscriptions`)
+	claimed, err := b.Store.ClaimOrder(t.Context(), o.ID, "slow", time.Minute)
+	require.NoError(t, err)
+	refund, err := b.Provider.Refund(t.Context(), paid, 0, "by hand")
+	require.NoError(t, err)
+	after, err := b.Refunded(t.Context(), refund)
+	require.NoError(t, err)
+	require.Equal(t, order.Refunded, after.Status)
+	_, err = b.Store.FulfilOrder(t.Context(), claimed, "slow")
+	require.ErrorIs(t, err, store.ErrConflict)
+	require.Zero(t, b.count(`SELECT count(*) FROM subscriptions`))
+	require.Equal(t, order.Refunded, b.hear(o).Status, "the late event of the payment")
+	b.settled()
 }
 
 // A refund that was on its way and came back is a person's business.

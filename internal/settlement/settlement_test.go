@@ -90,11 +90,13 @@ func (b *bench) work(work store.OrderWork) (silent int) {
 	claimed, err := b.Store.ClaimOrders(b.t.Context(), work, b.Owner, 100, settlement.Lease)
 	require.NoError(b.t, err)
 	for _, o := range claimed {
-		do := b.Ask
+		var err error
 		if work == store.OrdersToFinish {
-			do = b.Finish
+			_, err = b.Finish(b.t.Context(), o, "job")
+		} else {
+			_, err = b.Ask(b.t.Context(), o, work == store.OrdersToClose, "job")
 		}
-		if _, err := do(b.t.Context(), o, "job"); err != nil {
+		if err != nil {
 			require.ErrorIs(b.t, err, payment.ErrNoAnswer)
 			silent++
 		}
