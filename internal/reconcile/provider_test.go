@@ -90,7 +90,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		until, err := strconv.ParseInt(r.FormValue("created[lte]"), 10, 64)
 		undelivered := r.FormValue("delivery_success") == "false"
 		page(w, r, p.events, func(e told) string { return e.id }, func(e told) bool {
-			return e.created.Unix() >= from && (err != nil || e.created.Unix() <= until) && !(undelivered && e.delivered)
+			return e.created.Unix() >= from && (err != nil || e.created.Unix() <= until) && (!undelivered || !e.delivered)
 		}, func(e told) any {
 			return map[string]any{
 				"id": e.id, "object": "event", "type": e.kind, "api_version": "2023-10-16", "created": e.created.Unix(), "livemode": false,
@@ -157,11 +157,11 @@ func (s sub) with(fields sub) sub {
 
 func (s sub) seconds(field string) time.Time { return time.Unix(s[field].(int64), 0).UTC() }
 
-func encoded(t testing.TB, body any) []byte {
-	t.Helper()
+func encoded(tb testing.TB, body any) []byte {
+	tb.Helper()
 	raw, err := json.Marshal(body)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return raw
 }
