@@ -111,8 +111,8 @@ func (p *program) runConformance(cmd *cobra.Command, o conformanceOptions) error
 	if err != nil {
 		return usage(fmt.Errorf("%w; `termkeeper conformance --help` shows how", err))
 	}
-	settings.Progress = func(done, all int) {
-		fmt.Fprintf(p.stderr, "%d of %d orders tried\n", done, all)
+	if !o.json {
+		settings.Progress = func(done, all int) { fmt.Fprintf(p.stdout, "%d of %d orders tried\n", done, all) }
 	}
 	if o.provider != "" {
 		settings.Provider, err = conformance.Serve(cmd.Context(), o.provider)
@@ -141,7 +141,7 @@ func (p *program) runConformance(cmd *cobra.Command, o conformanceOptions) error
 		return fmt.Errorf("printing the report: %w", err)
 	}
 	if n := len(report.Differences); n > 0 {
-		return fmt.Errorf("%d of %d orders did not end as they must", n, report.Tried)
+		return fmt.Errorf("%d of %d orders did not end as they must; the report names each", n, report.Tried)
 	}
 	return nil
 }
