@@ -24,10 +24,7 @@ import (
 const day = 24 * time.Hour
 
 // money is a subscription at the simulated provider that was paid for twice: its second period runs now.
-type money struct {
-	life
-	payments []string // payment intents, the earliest first
-}
+type money struct{ life }
 
 // pays starts a provider that keeps all webhooks it sends, and plays the subscription up to its second period.
 func pays(t *testing.T, shape simulator.Shape) *money {
@@ -42,7 +39,7 @@ func pays(t *testing.T, shape simulator.Shape) *money {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		m.life.sent = append(m.life.sent, body)
+		m.sent = append(m.sent, body)
 	}))
 	t.Cleanup(endpoint.Close)
 	var err error

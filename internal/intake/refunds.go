@@ -26,7 +26,7 @@ var errOther = errors.New("the payment was for something else")
 // refund: money was given back, or a refund came to nothing.
 func (s *settling) refund(ctx context.Context, r read) error {
 	id, chargeID := r.money.of()
-	if c := r.money.charge; c.ID != "" && c.OrderID == "" {
+	if c := r.money.charge; c.ID != "" && c.OrderID == "" && !s.lists(id, chargeID) {
 		err := s.in.store.LearnPayment(ctx, store.SeenPayment{
 			ID: id, InvoiceID: c.InvoiceID, CustomerID: c.CustomerID, ChargeID: c.ID, Amount: c.Amount, Currency: c.Currency, CapturedAt: c.Created, ChargeRefunded: c.Refunded,
 		})
@@ -58,10 +58,16 @@ func (s *settling) refund(ctx context.Context, r read) error {
 	return s.judge(ctx, r, id, chargeID)
 }
 
+// lists reports whether the provider is asked for all refunds of a payment, so that nothing is to be worked out from what its
+// charge says.
+func (s *settling) lists(id, chargeID string) bool {
+	return s.in.settings.Money != nil && id != chargeID
+}
+
 // refunds are all of the payment, as the provider lists them, else the one of the event.
 func (s *settling) refunds(ctx context.Context, r read) (list []payment.Refund, answered bool, err error) {
 	id, chargeID := r.money.of()
-	if s.in.settings.Money != nil && id != chargeID {
+	if s.lists(id, chargeID) {
 		list, err = askMoney(ctx, s, id, s.in.settings.Money.Refunds)
 		return list, true, err
 	}
@@ -190,7 +196,11 @@ func (s *settling) askPayment(ctx context.Context, id, chargeID string) (seen st
 
 // judge works out what follows from all that was taken back of a payment, and does it.
 func (s *settling) judge(ctx context.Context, r read, id, chargeID string) error {
-	p, err := s.in.store.ProviderPayment(ctx, id, chargeID, r.told())
+	said := r.told()
+	if s.lists(id, chargeID) {
+		said = time.Time{}
+	}
+	p, err := s.in.store.ProviderPayment(ctx, id, chargeID, said)
 	if err != nil {
 		return err
 	}

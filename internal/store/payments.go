@@ -134,8 +134,8 @@ LEFT JOIN LATERAL (SELECT at, id FROM (SELECT refunded_at AS at, external_id AS 
 	UNION ALL SELECT closed_at, external_id FROM disputes WHERE payment_id = p.external_id AND status = 'lost') AS taken ORDER BY at DESC, id DESC LIMIT 1) t ON true
 WHERE p.provider = 'stripe' AND (p.external_id = $1 OR p.charge_id = $2) ORDER BY p.external_id = $1 DESC LIMIT 1`
 
-// ProviderPayment is the payment with this id, else that of the charge, or ErrNotFound. said is when the charge told last, for where
-// neither a refund nor a dispute tells when the money went.
+// ProviderPayment is the payment with this id, else that of the charge, or ErrNotFound. What the charge said counts where the
+// refunds themselves are not all known; said is when that was, and zero where they are. A charge counts refunds that are only on their way.
 func (s *Store) ProviderPayment(ctx context.Context, id, chargeID string, said time.Time) (ProviderPayment, error) {
 	rows, err := s.pool.Query(ctx, paymentTakenBack, id, text(chargeID))
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Store) ProviderPayment(ctx context.Context, id, chargeID string, said t
 		return ProviderPayment{}, fmt.Errorf("reading payment %s: %w", id, notFound(err))
 	}
 	taken := subscription.TakenBack{Paid: r.Amount, PeriodEnd: instant(r.PeriodEnd), Amount: r.Refunded + r.Lost, At: instant(r.LastAt)}
-	if byCharge := r.ByCharge - r.NotRefunded + r.Lost; byCharge > taken.Amount {
+	if byCharge := r.ByCharge - r.NotRefunded + r.Lost; !said.IsZero() && byCharge > taken.Amount {
 		taken.Amount = byCharge
 		if said.After(taken.At) {
 			taken.At = said
