@@ -14,6 +14,7 @@ import (
 
 	"termkeeper/activities"
 	"termkeeper/internal/intake"
+	"termkeeper/internal/reconcile"
 	"termkeeper/internal/store"
 	"termkeeper/internal/storetest"
 	"termkeeper/internal/telemetry"
@@ -83,10 +84,11 @@ func start(t *testing.T, tc temporalclient.Client, prepare func(context.Context)
 	runs := &activities.Runs{Store: s.store, Metrics: telemetry.NewMetrics(), Describe: temporalclient.NewSchedules(tc, workflows.JobIDs()).Describe}
 	in := intake.New(s.store, intake.Settings{Owner: t.Name(), Leeway: time.Hour}, zap.NewNop())
 	s.workers, err = worker.New(worker.Options{Client: tc, InstanceID: t.Name(), Logger: zap.NewNop(), Activities: worker.Activities{
-		Subscriptions: &activities.Subscriptions{Store: s.store, Runs: runs},
-		Webhooks:      &activities.Webhooks{Intake: in, Runs: runs},
-		Outbox:        &activities.Outbox{Store: s.store, Owner: t.Name(), Runs: runs},
-		Idempotency:   &activities.Idempotency{Store: s.store, Runs: runs},
+		Subscriptions:  &activities.Subscriptions{Store: s.store, Runs: runs},
+		Webhooks:       &activities.Webhooks{Intake: in, Runs: runs},
+		Outbox:         &activities.Outbox{Store: s.store, Owner: t.Name(), Runs: runs},
+		Idempotency:    &activities.Idempotency{Store: s.store, Runs: runs},
+		Reconciliation: &activities.Reconciliation{Reconciler: &reconcile.Reconciler{Store: s.store}, Runs: runs},
 	}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -77,5 +77,7 @@ func TestEventsThatAreUnderWayAreNotMissing(t *testing.T) {
 	b.run()
 	require.NoError(t, <-delivered)
 	require.Zero(t, b.count(`SELECT count(*) FROM drift_findings WHERE event_id IS NOT NULL`))
-	require.Equal(t, 1, b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'processed'`))
+	require.Eventually(t, func() bool {
+		return b.count(`SELECT count(*) FROM payment_webhook_events WHERE status = 'processed'`) == 1
+	}, 10*time.Second, 20*time.Millisecond)
 }
