@@ -106,12 +106,16 @@ func (d *delivering) call(ctx context.Context, claimedAt time.Time, one store.De
 	return d.lost(ctx, err)
 }
 
-// open opens the secrets of the endpoint.
+// open opens the secrets of the endpoint. One before a rotation that cannot be opened is left out: a rotation is what follows
+// a change of the key.
 func (d *delivering) open(n store.Notification) ([]secret.Text, error) {
-	secrets := make([]secret.Text, len(n.Secrets))
+	var secrets []secret.Text
 	for i, sealed := range n.Secrets {
-		var err error
-		if secrets[i], err = d.Webhooks.Sealer.Open(sealed, webhook.Place(n.EndpointID)); err != nil {
+		opened, err := d.Webhooks.Sealer.Open(sealed, webhook.Place(n.EndpointID))
+		switch {
+		case err == nil:
+			secrets = append(secrets, opened)
+		case i == 0:
 			return nil, err
 		}
 	}

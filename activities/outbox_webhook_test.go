@@ -517,6 +517,17 @@ func TestWrongKeyBurnsNothing(t *testing.T) {
 	b.soon()
 	b.call(o)
 	require.Equal(t, "sent 1", b.deliveries())
+
+	// The key was changed for good: a rotation with the new one is what helps.
+	id := b.text(`SELECT id FROM webhook_endpoints`)
+	fresh := webhook.NewSecret()
+	_, err = b.store.RotateWebhookSecret(t.Context(), id, wrong.Seal(fresh, webhook.Place(id)), 24*time.Hour)
+	require.NoError(t, err)
+	o.Webhooks.Sealer = wrong
+	b.tell(nil, "order.review", "o2")
+	b.call(o)
+	require.Equal(t, "sent 2", b.deliveries())
+	require.Len(t, strings.Fields(r.got()[1].signature), 1)
 }
 
 func TestWhatWaitsForADeletedEndpointIsSuperseded(t *testing.T) {

@@ -61,7 +61,7 @@ func Catalog() []Job {
 		{
 			ID: JobOutboxDelivery, Workflow: "DeliverOutbox", Run: DeliverOutbox, Queue: QueueNotifications,
 			Every: 10 * time.Second, Offset: 6 * time.Second, Budget: 2 * time.Minute, Lingers: true, Batch: 1000, MaxBatch: 5000,
-			Summary: "Turns facts into deliveries and sends the mails, in order per subscription.",
+			Summary: "Turns facts into deliveries, sends mails and calls endpoints, in order per subscription.",
 		},
 		{
 			ID: JobIdempotencyCleanup, Workflow: "CleanUpIdempotencyKeys", Run: CleanUpIdempotencyKeys, Queue: QueueOperations,
