@@ -226,7 +226,7 @@ func TestKilledWhileOrdersAreFulfilledAndRefunded(t *testing.T) {
 	require.Equal(t, len(kills), s.count(t, `SELECT count(*) FROM outbox WHERE topic = 'order.fulfilled'`))
 	require.Equal(t, len(refunded), s.count(t, `SELECT count(*) FROM outbox WHERE topic = 'order.refunded'`))
 	s.requireMoneySettled(t)
-	s.requireInvariants(t)
+	require.Zero(t, s.count(t, `SELECT count(*) FROM payment_orders WHERE leased_until IS NOT NULL`), "leases that nobody gave back")
 }
 
 // The provider is down for the whole deadline of an order that was paid, and then answers.
