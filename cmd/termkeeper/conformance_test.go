@@ -44,7 +44,7 @@ func (i instance) conform(t *testing.T, args ...string) (conformance.Report, int
 func TestConformanceWithoutAProvider(t *testing.T) {
 	t.Parallel()
 	i := startInstance(t)
-	report, code, stderr := i.conform(t, "--limit", "24", "--seed", "1")
+	report, code, stderr := i.conform(t, "--limit", "3", "--seed", "1")
 	require.Empty(t, report.Differences)
 	require.Equal(t, exitDone, code, stderr)
 	require.Contains(t, strings.Join(report.LeftOut, "\n"), "ties")
@@ -58,7 +58,7 @@ func TestConformanceWithAProvider(t *testing.T) {
 	free := listener.Addr().String()
 	require.NoError(t, listener.Close())
 	i := startInstance(t, "STRIPE_API_KEY=sk_test_conformance", "STRIPE_API_BASE=http://"+free)
-	report, code, stderr := i.conform(t, "--limit", "24", "--seed", "1", "--provider", free)
+	report, code, stderr := i.conform(t, "--limit", "3", "--seed", "1", "--provider", free)
 	require.Empty(t, report.Differences)
 	require.Equal(t, exitDone, code, stderr)
 	require.Positive(t, report.Asked)
