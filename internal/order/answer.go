@@ -54,6 +54,7 @@ func (o Order) Hear(known []Payment, a Answer, at time.Time) Outcome {
 		}
 		out.end(Expired, "", at)
 		out.note("order_expired", TopicExpired, "expired", "", "")
+	default: // it may still be paid
 	}
 	return out
 }

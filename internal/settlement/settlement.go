@@ -162,8 +162,9 @@ func (s *Settler) Cancel(ctx context.Context, id, actor string) (order.Order, er
 		return after, nil
 	case order.Pending:
 		return after, fmt.Errorf("%w: its payment is on its way", order.ErrConflict)
+	default:
+		return after, after.Cancelable()
 	}
-	return after, after.Cancelable()
 }
 
 // Refund gives the money of a fulfilled order back, and takes back what it gave as far as its plan says so. Where the provider
