@@ -167,6 +167,11 @@ func TestRowsInDoubtAreAskedFor(t *testing.T) {
 	require.EqualValues(t, 1, b.run().Changed)
 	require.Equal(t, 1, b.count(`SELECT count(*) FROM drift_findings WHERE external_id = 'sub_00002' AND kind = 'set_to_end' AND cause LIKE '%order%'`))
 	require.Equal(t, []string{"sub_00003"}, b.ids(`SELECT external_id FROM subscriptions WHERE needs_reconcile`), "a 404 is no answer")
+	b.run()
+	require.Equal(t, 1, b.asked("/v1/subscriptions/sub_00003"), "and not asked for in every run")
+	b.exec(`UPDATE drift_findings SET seen_at = now() - interval '61 minutes'`)
+	b.run()
+	require.Equal(t, 2, b.asked("/v1/subscriptions/sub_00003"))
 }
 
 func TestOneRunAtATime(t *testing.T) {

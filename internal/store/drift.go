@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"termkeeper/internal/subscription"
 )
 
 // What was done about a difference.
@@ -143,10 +141,11 @@ func (s *Store) SettleEventFindings(ctx context.Context) ([]Finding, error) {
 	return list, nil
 }
 
-// driftCauses: an event that was never delivered tells more than one that waits here. The types are those of the index.
+// driftCauses: an event that was never delivered and is still without effect tells more than one that waits here. The types are those
+// of the index.
 const driftCauses = `SELECT DISTINCT ON (c.external_id) c.external_id, c.cause FROM (
 	SELECT f.external_id, 'event ' || f.event_id || ' was not delivered' AS cause, 0 AS rank, f.found_at AS at FROM drift_findings f
-	WHERE f.external_id = ANY ($1::text[]) AND f.event_id IS NOT NULL AND f.found_at > clock_timestamp() - $2::interval
+	WHERE f.external_id = ANY ($1::text[]) AND f.event_id IS NOT NULL AND f.action <> 'repaired' AND f.resolved_at IS NULL
 	UNION ALL
 	SELECT e.object_id, 'event ' || e.external_event_id || CASE e.status WHEN 'pending' THEN ' waits to be applied' WHEN 'failed' THEN ' could not be applied'
 		ELSE ' is quarantined' END, 1, e.received_at FROM payment_webhook_events e
@@ -157,7 +156,7 @@ ORDER BY c.external_id, c.rank, c.at DESC`
 // DriftCauses says why subscriptions may differ, as far as stored events tell, by the provider's id.
 func (s *Store) DriftCauses(ctx context.Context, externalIDs []string) (map[string]string, error) {
 	causes := map[string]string{}
-	rows, err := s.pool.Query(ctx, driftCauses, externalIDs, subscription.RecoveryHorizon)
+	rows, err := s.pool.Query(ctx, driftCauses, externalIDs)
 	if err == nil {
 		var id, cause string
 		_, err = pgx.ForEachRow(rows, []any{&id, &cause}, func() error {

@@ -155,9 +155,12 @@ func (l *ReconcileLock) write(ctx context.Context, state ReconcileState, queue f
 	return nil
 }
 
-// toAsk are rows whose truth is in doubt, and subscriptions whose mapping was missing and exists now.
+// toAsk are rows whose truth is in doubt, and subscriptions whose mapping was missing and exists now. A row about which the
+// provider could not say what helps waits an hour, so that many of them do not stand in front of all else in each run.
 const toAsk = `SELECT external_id FROM (
 	SELECT s.external_id FROM subscriptions s WHERE s.needs_reconcile AND s.provider = 'stripe'
+		AND NOT EXISTS (SELECT 1 FROM drift_findings o WHERE o.external_id = s.external_id AND o.action <> 'repaired' AND o.resolved_at IS NULL
+			AND o.event_id IS NULL AND o.seen_at > clock_timestamp() - interval '1 hour')
 	UNION
 	SELECT f.external_id FROM drift_findings f WHERE f.action = 'quarantined' AND f.resolved_at IS NULL AND f.event_id IS NULL AND (
 		(f.kind = 'plan_unmapped' AND EXISTS (SELECT 1 FROM plans p WHERE p.stripe_price_ids && f.waits_for)) OR
