@@ -67,16 +67,20 @@ func (s *Store) TakeOverDeliveries(ctx context.Context, now time.Time) error {
 // ClaimMails leases at most limit due mails to owner: the urgent ones first, up to three quarters, then the oldest. None while
 // the channel is paused.
 func (s *Store) ClaimMails(ctx context.Context, now time.Time, owner string, limit int, lease time.Duration) ([]Delivery, error) {
-	urgent, err := s.claim(ctx, claimUrgentMails, now, limit*urgentShare/4, lease, owner)
+	urgent, err := claim(ctx, s.pool, claimUrgentMails, now, limit*urgentShare/4, lease, owner)
 	if err != nil {
 		return nil, err
 	}
-	oldest, err := s.claim(ctx, claimMails, now, limit-len(urgent), lease, owner)
+	oldest, err := claim(ctx, s.pool, claimMails, now, limit-len(urgent), lease, owner)
 	return append(urgent, oldest...), err
 }
 
-func (s *Store) claim(ctx context.Context, query string, args ...any) ([]Delivery, error) {
-	rows, err := s.pool.Query(ctx, query, args...)
+// claim runs a claim on the pool or in a transaction.
+func claim(ctx context.Context, on interface {
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}, query string, args ...any,
+) ([]Delivery, error) {
+	rows, err := on.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("claiming deliveries: %w", err)
 	}

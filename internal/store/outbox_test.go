@@ -135,6 +135,7 @@ func TestDeferredFactComesAloneAndLater(t *testing.T) {
 
 func claim(t *testing.T, s *store.Store, at time.Time, owner string) []store.Delivery {
 	t.Helper()
+	require.NoError(t, s.TakeOverDeliveries(t.Context(), at))
 	list, err := s.ClaimMails(t.Context(), at, owner, 10, lease)
 	require.NoError(t, err)
 	return list

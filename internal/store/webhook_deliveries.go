@@ -25,6 +25,13 @@ WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM webhook_endpoints u CROSS JOIN LATE
 	WHERE u.status <> 'enabled'))
 	AND d.status = 'pending' AND d.channel = 'webhook' AND d.target = e.id::text`
 
+// lockDueEndpoints comes first, in a statement of its own: what another process has under way to an endpoint is counted exactly only
+// by who holds it. Those that somebody else holds are looked at again soon.
+const lockDueEndpoints = `SELECT e.id FROM webhook_endpoints e
+WHERE e.status = 'enabled' AND (e.paused_until IS NULL OR e.paused_until <= $1)
+	AND EXISTS (SELECT 1 FROM deliveries p WHERE p.status = 'pending' AND p.channel = 'webhook' AND p.target = e.id::text AND p.next_attempt_at <= $1 OFFSET 0)
+ORDER BY e.id FOR UPDATE SKIP LOCKED`
+
 // claimWebhooks takes of each endpoint what may be under way to it at the same time, over all processes, and no more: one that
 // hangs keeps its own places and nobody else's. While an endpoint has failures on record one call is enough to find out
 // whether it is back. Those that work go first. An earlier delivery of the same subscription to the same endpoint that is not
@@ -41,7 +48,7 @@ WHERE ctid = ANY (ARRAY(
 		LIMIT GREATEST(0, CASE WHEN e.failures > 0 THEN 1 ELSE $5::int END
 			- (SELECT count(*) FROM deliveries f WHERE f.status = 'sending' AND f.channel = 'webhook' AND f.target = e.id::text))
 		FOR UPDATE SKIP LOCKED) w
-	WHERE e.status = 'enabled' AND (e.paused_until IS NULL OR e.paused_until <= $1)
+	WHERE e.id = ANY ($6::uuid[])
 	ORDER BY e.failures, w.next_attempt_at, w.id LIMIT $2))
 	AND status = 'pending' AND next_attempt_at <= $1
 RETURNING id, version, attempts, coalesce(last_error, '')`
@@ -52,7 +59,23 @@ func (s *Store) ClaimWebhooks(ctx context.Context, now time.Time, owner string, 
 	if _, err := s.pool.Exec(ctx, endUnwanted); err != nil {
 		return nil, fmt.Errorf("ending deliveries to endpoints that are not called: %w", err)
 	}
-	return s.claim(ctx, claimWebhooks, now, limit, lease, owner, atOnce)
+	var claimed []Delivery
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lockDueEndpoints, now)
+		if err != nil {
+			return err
+		}
+		endpoints, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(endpoints) == 0 {
+			return err
+		}
+		claimed, err = claim(ctx, tx, claimWebhooks, now, limit, lease, owner, atOnce, endpoints)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claiming calls: %w", err)
+	}
+	return claimed, nil
 }
 
 // Notification is what is to be sent to an endpoint, as the rows say right before the sending.
