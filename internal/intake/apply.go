@@ -240,6 +240,9 @@ func (r *read) about(e payment.Event) (ignored string, err error) {
 		ignored, err = r.aboutPayment(e)
 	case eventChargeRefunded:
 		r.money.charge, err = payment.ReadCharge(e.Data)
+		if c := r.money.charge; err == nil && c.InvoiceID == "" && c.OrderID == "" && e.APIVersion < basil {
+			ignored = "not_an_invoice"
+		}
 	case eventRefundCreated, eventRefundUpdated, eventRefundFailed, eventChargeRefundUpdated:
 		r.money.refund, err = payment.ReadRefund(e.Data)
 		if id, _ := r.money.of(); err == nil && id == "" {

@@ -284,7 +284,7 @@ func TestOrdersOfRefundsAndDisputesWithoutAKey(t *testing.T) {
 				b := m.hears(tale.policy, false)
 				tale.want.cancels = 0
 				want := ""
-				for order, bodies := range orders(m.all(0), 3) {
+				for order, bodies := range orders(m.all(0), 1) {
 					b.forget()
 					b.hearAll(bodies)
 					var row string

@@ -13,7 +13,7 @@ import (
 // Which payment is for which invoice, subscription and period. The older payload shape says it in the invoice and in the
 // payment; the newer one only in an object of its own, invoice_payment.
 
-// basil is the first version in which a payment does not name its invoice.
+// basil is the first version in which a payment and its charge do not name their invoice.
 const basil = "2025-03-31"
 
 // money is what an event tells about a payment.

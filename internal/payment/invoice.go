@@ -26,8 +26,12 @@ type Invoice struct {
 
 // Where an invoice names what paid for it: from basil on only when its payments are expanded.
 var invoiceChargePlaces = []place{
-	{"payment_intent", "id"}, {"payment_intent"}, {"payments", "data", "*", "payment", "payment_intent", "id"},
-	{"payments", "data", "*", "payment", "payment_intent"}, {"charge", "id"}, {"charge"},
+	{"payment_intent", "id"},
+	{"payment_intent"},
+	{"payments", "data", "*", "payment", "payment_intent", "id"},
+	{"payments", "data", "*", "payment", "payment_intent"},
+	{"charge", "id"},
+	{"charge"},
 }
 
 // ReadInvoice reads an invoice object of any API version we know. Whether it is paid, the event's type says.

@@ -123,16 +123,25 @@ type providerPaymentRow struct {
 	Cause          *string
 }
 
-// paymentTakenBack finds a payment by its own id or that of its charge. A refund that failed is still in what the charge said before.
-const paymentTakenBack = `SELECT p.external_id, p.order_id, p.subscription_id, p.amount, p.period_end, p.charge_refunded_amount AS by_charge,
+// paymentTakenBack finds a payment by its own id or that of its charge. An invoice may have been paid in several payments: they are
+// counted together, or giving back the smallest would look like all of it. A refund that failed is still in what the charge said before.
+const paymentTakenBack = `WITH this AS MATERIALIZED (
+	SELECT p.external_id, p.order_id, p.subscription_id, p.invoice_id, p.period_end FROM payments p
+	WHERE p.provider = 'stripe' AND (p.external_id = $1 OR p.charge_id = $2) ORDER BY p.external_id = $1 DESC LIMIT 1),
+paid AS MATERIALIZED (
+	SELECT p.external_id, p.amount, p.charge_refunded_amount FROM this JOIN payments p ON p.invoice_id = this.invoice_id AND p.provider = 'stripe'
+	UNION SELECT p.external_id, p.amount, p.charge_refunded_amount FROM this JOIN payments p ON p.external_id = this.external_id AND p.provider = 'stripe')
+SELECT this.external_id, this.order_id, this.subscription_id, this.period_end, m.amount, m.by_charge,
 	coalesce(r.done, 0)::bigint AS refunded, coalesce(r.undone, 0)::bigint AS not_refunded, coalesce(d.lost, 0)::bigint AS lost, t.at AS last_at, t.id AS cause
-FROM payments p
-CROSS JOIN LATERAL (SELECT sum(amount) FILTER (WHERE status = 'succeeded') AS done, sum(amount) FILTER (WHERE status IN ('failed', 'canceled')) AS undone
-	FROM refunds WHERE payment_id = p.external_id) r
-CROSS JOIN LATERAL (SELECT sum(amount) AS lost FROM disputes WHERE payment_id = p.external_id AND status = 'lost') d
-LEFT JOIN LATERAL (SELECT at, id FROM (SELECT refunded_at AS at, external_id AS id FROM refunds WHERE payment_id = p.external_id AND status = 'succeeded'
-	UNION ALL SELECT closed_at, external_id FROM disputes WHERE payment_id = p.external_id AND status = 'lost') AS taken ORDER BY at DESC, id DESC LIMIT 1) t ON true
-WHERE p.provider = 'stripe' AND (p.external_id = $1 OR p.charge_id = $2) ORDER BY p.external_id = $1 DESC LIMIT 1`
+FROM this
+CROSS JOIN LATERAL (SELECT sum(amount)::bigint AS amount, sum(charge_refunded_amount)::bigint AS by_charge FROM paid) m
+CROSS JOIN LATERAL (SELECT sum(r.amount) FILTER (WHERE r.status = 'succeeded') AS done, sum(r.amount) FILTER (WHERE r.status IN ('failed', 'canceled')) AS undone
+	FROM paid JOIN refunds r ON r.payment_id = paid.external_id) r
+CROSS JOIN LATERAL (SELECT sum(d.amount) AS lost FROM paid JOIN disputes d ON d.payment_id = paid.external_id WHERE d.status = 'lost') d
+LEFT JOIN LATERAL (SELECT at, id FROM (
+	SELECT r.refunded_at AS at, r.external_id AS id FROM paid JOIN refunds r ON r.payment_id = paid.external_id WHERE r.status = 'succeeded'
+	UNION ALL SELECT d.closed_at, d.external_id FROM paid JOIN disputes d ON d.payment_id = paid.external_id WHERE d.status = 'lost') AS taken
+	ORDER BY at DESC, id DESC LIMIT 1) t ON true`
 
 // ProviderPayment is the payment with this id, else that of the charge, or ErrNotFound. What the charge said counts where the
 // refunds themselves are not all known; said is when that was, and zero where they are. A charge counts refunds that are only on their way.

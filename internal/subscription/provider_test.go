@@ -216,6 +216,33 @@ func TestPausedByTheProviderStopsAccessAndKeepsTheEnd(t *testing.T) {
 	require.Equal(t, []subscription.EventType{subscription.EventResumed, subscription.EventRenewed}, r.types())
 }
 
+// A trial is a period like another: what follows it is paid for, unpaid with a grace of its own, paused, or nothing.
+func TestTheEndOfATrial(t *testing.T) {
+	t.Parallel()
+	renewal := func(p *subscription.Provider) { p.Invoice.BillingReason = "subscription_cycle" }
+	flag := func(p *subscription.Provider) { p.CancelAtPeriodEnd = true }
+	trial := func() *row { return (&row{t: t}).hears(says("trialing", p1, p2), p1) }
+	require.True(t, trial().sub.Gives(p2.Add(-time.Microsecond)))
+	require.True(t, trial().sub.Gives(p2.Add(time.Minute)), "the news of the first payment can only come after the end")
+
+	paid := trial().hears(says("active", p2, p3, renewal), p2)
+	require.Equal(t, []subscription.EventType{subscription.EventRenewed}, paid.types())
+	require.Equal(t, p3, paid.sub.ExpiresAt)
+
+	unpaid := trial().hears(says("active", p2, p3), p2).hears(says("past_due", p2, p3, renewal), p2.Add(time.Hour))
+	require.Equal(t, subscription.PastDue, unpaid.sub.Status)
+	require.Equal(t, p2, unpaid.sub.ExpiresAt, "nothing of the period after the trial was paid for")
+	require.Equal(t, p2.Add(grace), unpaid.sub.AccessUntil())
+
+	paused := trial().hears(says("paused", p2, p3), p2)
+	require.Equal(t, []subscription.EventType{subscription.EventPaused}, paused.types())
+	require.False(t, paused.sub.Gives(p2.Add(-time.Minute)))
+
+	ends := (&row{t: t}).hears(says("trialing", p1, p2, flag), p1)
+	require.True(t, ends.sub.Gives(p2.Add(-time.Microsecond)))
+	require.False(t, ends.sub.Gives(p2))
+}
+
 func TestWhatCannotBeReadChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		p    subscription.Provider
