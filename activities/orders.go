@@ -61,7 +61,7 @@ func (a *Orders) drain(ctx context.Context, p *pace, in Run, work store.OrderWor
 			return total, nil
 		}
 		if work != store.OrdersToFinish {
-			if paused, err := s.Store.ProviderPaused(ctx); err != nil || !paused.IsZero() || s.Provider == nil {
+			if paused, err := s.Store.ProviderPaused(ctx); err != nil || paused || s.Provider == nil {
 				return total, err
 			}
 		}
@@ -89,7 +89,8 @@ type orderBatch struct {
 	answered atomic.Bool
 
 	mu     sync.Mutex
-	silent int // in a row
+	silent int    // in a row
+	why    string // the last one had no answer
 	tally  Tally
 	err    error // of the database
 }
@@ -130,8 +131,9 @@ func (b *orderBatch) run(ctx context.Context, claimed []order.Order) (Tally, err
 	}
 	close(next)
 	working.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	if b.silent > 0 && !b.answered.Load() && ctx.Err() == nil { // few were asked about, and none had an answer
+		b.note(func(*Tally) {}, b.pause(ctx, 0, b.why))
+	}
 	return b.tally, b.err
 }
 
@@ -211,10 +213,19 @@ func (b *orderBatch) heard(ctx context.Context) {
 func (b *orderBatch) unheard(ctx context.Context, silent *payment.NoAnswerError) error {
 	b.mu.Lock()
 	b.silent++
+	b.why = silent.Why
 	down := b.silent >= silentAtMost || silent.RetryAfter > 0
 	b.mu.Unlock()
-	if !down || b.down.Swap(true) {
+	if !down {
 		return nil
 	}
-	return b.orders.Settler.Store.PauseProvider(ctx, silent.RetryAfter, silent.Why)
+	return b.pause(ctx, silent.RetryAfter, silent.Why)
+}
+
+// pause lets all jobs leave the provider alone, once for a batch.
+func (b *orderBatch) pause(ctx context.Context, retryAfter time.Duration, why string) error {
+	if b.down.Swap(true) {
+		return nil
+	}
+	return b.orders.Settler.Store.PauseProvider(ctx, retryAfter, why)
 }

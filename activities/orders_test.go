@@ -154,6 +154,29 @@ func TestOneCircuitForAProviderThatIsDown(t *testing.T) {
 	require.Equal(t, 1, s.count(`SELECT count(*) FROM provider_pauses WHERE failures = 0 AND paused_until IS NULL`))
 }
 
+// With one order alone, too, the provider is left alone for a moment, and is tried again before the order's own pause is over.
+func TestProviderIsTriedAgainSoon(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.pay(s.sell(1)...)
+	require.NoError(t, s.sim.AddRESTFault(simulator.RESTFault{Kind: simulator.Status500, Count: -1}))
+	before := len(s.sim.Calls())
+	s.reconcile()
+	require.Equal(t, 1, s.questions(before))
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM provider_pauses WHERE failures = 1 AND paused_until > now()`))
+	s.reconcile()
+	require.Equal(t, 1, s.questions(before))
+	s.exec(`UPDATE provider_pauses SET paused_until = now()`)
+	s.reconcile()
+	require.Equal(t, 2, s.questions(before), "when its pause is over it is tried")
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM provider_pauses WHERE failures = 2 AND paused_until > now() + interval '7 seconds'`))
+	s.sim.ClearRESTFaults()
+	s.exec(`UPDATE provider_pauses SET paused_until = now()`)
+	s.reconcile()
+	require.Equal(t, "fulfilled 1", s.byStatus())
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM provider_pauses WHERE failures = 0`))
+}
+
 func TestTooManyRequestsStopsTheRunAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

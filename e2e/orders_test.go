@@ -246,8 +246,6 @@ func TestOrdersOutliveAnOutageOfTheProvider(t *testing.T) {
 	require.Equal(t, "pending", s.status(t, paid))
 	require.Equal(t, "pending", s.status(t, unpaid))
 	s.sim.ClearRESTFaults()
-	s.exec(t, `UPDATE provider_pauses SET paused_until = now()`)
-	s.exec(t, `UPDATE payment_orders SET next_attempt_at = now()`)
 	s.awaitStatus(t, paid, "fulfilled")
 	s.awaitStatus(t, unpaid, "expired")
 	s.requireMoneySettled(t)

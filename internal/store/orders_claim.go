@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"termkeeper/internal/order"
 )
@@ -114,16 +113,28 @@ func (s *Store) AskOrder(ctx context.Context, id string, interval time.Duration)
 	return list[0], nil
 }
 
-const providerPause = `SELECT paused_until FROM provider_pauses WHERE provider = 'stripe' AND paused_until > clock_timestamp()`
+const providerPause = `SELECT failures > 0, coalesce(paused_until > clock_timestamp(), false) FROM provider_pauses WHERE provider = 'stripe'`
 
-// ProviderPaused is until when the jobs leave the provider alone; zero when they may ask.
-func (s *Store) ProviderPaused(ctx context.Context) (time.Time, error) {
-	var until pgtype.Timestamptz
-	err := s.pool.QueryRow(ctx, providerPause).Scan(&until)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, fmt.Errorf("reading whether the provider is paused: %w", err)
+// probeOrder lets the order that waits the longest try whether the provider is back.
+const probeOrder = `UPDATE payment_orders SET next_attempt_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+WHERE id = (SELECT id FROM payment_orders WHERE status = 'pending' AND unanswered_since IS NOT NULL AND leased_until IS NULL
+	ORDER BY expires_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) AND next_attempt_at > clock_timestamp()`
+
+// ProviderPaused reports whether the jobs are to leave the provider alone now. When a pause is over, one order that had no answer is due
+// whatever its own pause says: it tries whether the provider is back.
+func (s *Store) ProviderPaused(ctx context.Context) (bool, error) {
+	var failing, paused bool
+	err := s.pool.QueryRow(ctx, providerPause).Scan(&failing, &paused)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
 	}
-	return instant(until), nil
+	if err == nil && failing && !paused {
+		_, err = s.pool.Exec(ctx, probeOrder)
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading whether the provider is paused: %w", err)
+	}
+	return paused, nil
 }
 
 // pauseProvider: 5 s, twice as long each time, a minute at most; longer only where the provider says so.
