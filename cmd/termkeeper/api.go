@@ -213,7 +213,7 @@ func openAPIPools(ctx context.Context, c config.Config) (apiPools, error) {
 		Name: "termkeeper api access", MaxConns: 4, StatementTimeout: 350 * time.Millisecond, LockTimeout: 200 * time.Millisecond, GenericPlans: true,
 		KeepOpen: true, // when others use up what the server has, access is answered all the same
 	})
-	open(&p.intake, store.PoolOptions{Name: "termkeeper api intake", MaxConns: 6, StatementTimeout: 8 * time.Second, LockTimeout: 4 * time.Second})
+	open(&p.intake, store.PoolOptions{Name: "termkeeper api intake", MaxConns: 8, StatementTimeout: 8 * time.Second, LockTimeout: 4 * time.Second})
 	open(&p.rest, store.PoolOptions{Name: "termkeeper api", MaxConns: 10, StatementTimeout: 8 * time.Second, LockTimeout: 3 * time.Second})
 	if c.AccessMode == config.AccessCached {
 		open(&p.feed, store.PoolOptions{

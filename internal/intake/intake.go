@@ -26,6 +26,9 @@ const (
 	// appliers work one group each, in turns: as a rule one works while events gather for its next group. Two at once make
 	// smaller groups and want the same rows.
 	appliers = 2
+	// settlers work what must be asked for or looked up outside of the group's transaction, one group each: most of it waits for the
+	// provider or for round trips to the database.
+	settlers = 3
 	// slowGroup is how long a group may take before the next applier has its turn: it waits for a row or for the database.
 	slowGroup = 100 * time.Millisecond
 	// groupSize bounds the events of one statement and of one transaction.
@@ -111,7 +114,9 @@ func New(s *store.Store, settings Settings, log *zap.Logger) *Intake {
 	for range appliers {
 		in.applying.Go(in.applyGroups)
 	}
-	in.settling.Go(in.settleGroups)
+	for range settlers {
+		in.settling.Go(in.settleGroups)
+	}
 	in.healing.Go(in.heal)
 	return in
 }

@@ -45,14 +45,11 @@ FROM stripe_invoices i WHERE i.id = $1 AND p.invoice_id = i.id AND p.subscriptio
 
 // LearnInvoice keeps which subscription and period an invoice was for, once, and tells its payments.
 func (s *Store) LearnInvoice(ctx context.Context, in PaidInvoice) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		batch := &pgx.Batch{}
-		batch.Queue(lockInvoice, in.ID)
-		batch.Queue(insertInvoice, in.ID, in.SubscriptionID, text(in.CustomerID), timestamptz(in.PeriodStart), timestamptz(in.PeriodEnd))
-		batch.Queue(linkPayments, in.ID)
-		return tx.SendBatch(ctx, batch).Close()
-	})
-	if err != nil {
+	batch := &pgx.Batch{} // a batch is one transaction, and one round trip
+	batch.Queue(lockInvoice, in.ID)
+	batch.Queue(insertInvoice, in.ID, in.SubscriptionID, text(in.CustomerID), timestamptz(in.PeriodStart), timestamptz(in.PeriodEnd))
+	batch.Queue(linkPayments, in.ID)
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("keeping what invoice %s was for: %w", in.ID, err)
 	}
 	return nil
@@ -86,15 +83,12 @@ WHERE p.order_id IS NULL`
 
 // LearnPayment keeps what was heard of a payment, with the subscription and the period of its invoice as soon as both are known.
 func (s *Store) LearnPayment(ctx context.Context, p SeenPayment) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		batch := &pgx.Batch{}
-		if p.InvoiceID != "" {
-			batch.Queue(lockInvoice, p.InvoiceID)
-		}
-		batch.Queue(keepPayment, NewID(), p.ID, text(p.InvoiceID), text(p.CustomerID), text(p.ChargeID), p.Amount, p.Currency, timestamptz(p.CapturedAt), p.ChargeRefunded)
-		return tx.SendBatch(ctx, batch).Close()
-	})
-	if err != nil {
+	batch := &pgx.Batch{}
+	if p.InvoiceID != "" {
+		batch.Queue(lockInvoice, p.InvoiceID)
+	}
+	batch.Queue(keepPayment, NewID(), p.ID, text(p.InvoiceID), text(p.CustomerID), text(p.ChargeID), p.Amount, p.Currency, timestamptz(p.CapturedAt), p.ChargeRefunded)
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("keeping payment %s: %w", p.ID, err)
 	}
 	return nil
