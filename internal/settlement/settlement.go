@@ -227,6 +227,12 @@ func (s *Settler) settle(ctx context.Context, id string, answer order.Answer, ac
 			return after, err
 		}
 	}
+	if answer.Checkout == order.Open && after.Status != order.Pending && s.Provider != nil {
+		// It was paid without its checkout. That is closed so that nobody pays again; a payment that is faster goes to review.
+		if _, err := s.close(ctx, after); err != nil {
+			s.Log.Warn("the checkout of a settled order stays open", zap.String("order_id", id), zap.Error(err))
+		}
+	}
 	return s.drive(ctx, after, actor)
 }
 
