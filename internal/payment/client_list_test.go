@@ -1,7 +1,6 @@
 package payment_test
 
 import (
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -107,5 +106,5 @@ func TestListWithoutAnAnswer(t *testing.T) {
 	var refused *payment.RefusalError
 	require.ErrorAs(t, err, &refused, "it does not know what to go on from")
 	_, err = client.Events(t.Context(), payment.EventQuery{After: "evt_gone"})
-	require.True(t, errors.As(err, &refused))
+	require.ErrorAs(t, err, &refused)
 }

@@ -149,7 +149,8 @@ const driftCauses = `SELECT DISTINCT ON (c.external_id) c.external_id, c.cause F
 	UNION ALL
 	SELECT e.object_id, 'event ' || e.external_event_id || CASE e.status WHEN 'pending' THEN ' waits to be applied' WHEN 'failed' THEN ' could not be applied'
 		ELSE ' is quarantined' END, 1, e.received_at FROM payment_webhook_events e
-	WHERE e.object_id = ANY ($1::text[]) AND e.type IN ('customer.subscription.created', 'customer.subscription.updated', 'customer.subscription.deleted')
+	WHERE e.object_id = ANY ($1::text[]) AND e.type IN ('customer.subscription.created', 'customer.subscription.updated', 'customer.subscription.deleted',
+			'customer.subscription.paused', 'customer.subscription.resumed', 'customer.subscription.trial_will_end')
 		AND e.status IN ('pending', 'failed', 'quarantined')) AS c
 ORDER BY c.external_id, c.rank, c.at DESC`
 

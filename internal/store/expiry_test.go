@@ -332,6 +332,7 @@ func TestScansUseTheirPartialIndexes(t *testing.T) {
 			SELECT 'pi_' || id, id, 1, 'USD', now(), CASE status WHEN 'pending' THEN NULL ELSE replace(status, 'fulfilling', 'fulfilled') END FROM payment_orders`,
 		`INSERT INTO refunds (external_id, payment_id, amount, currency, status, refunded_at)
 			SELECT 're_' || i, 'pi_' || i, 1, 'USD', 'succeeded', now() FROM generate_series(1, 20000) i`,
+		`INSERT INTO drift_findings (kind, action, external_id, alerted_at) SELECT 'period', 'repaired', 'sub_' || i, now() FROM generate_series(1, 20000) i`,
 		`ANALYZE`,
 	} {
 		_, err = pool.Exec(t.Context(), query)

@@ -51,6 +51,10 @@ func Scans() []Scan {
 		{"money that nobody decided on", unsettledMoney, "payments", "payments_unsettled", nil},
 		{"money that is being given back", unsettledMoney, "payments", "payments_refunding", nil},
 		{"what was given back of a payment", givenBack, "refunds", "refunds_payment", []any{"pi_1"}},
+		{"rows in doubt", toAsk, "subscriptions", "subscriptions_needs_reconcile", []any{"", 50}},
+		{"rows that were not listed", unseen, "subscriptions", "subscriptions_external_id_key", []any{"", 50, 30 * 24 * time.Hour}},
+		{"causes of drift", driftCauses, "payment_webhook_events", "payment_webhook_events_news", []any{[]string{"sub_1", "sub_2"}}},
+		{"repairs to tell of", tellRepaired, "drift_findings", "drift_findings_to_tell", nil},
 		{"close overdue runs", closeOverdueRuns, "job_runs", "job_runs_open", []any{"job", "run"}},
 	}
 }

@@ -142,11 +142,14 @@ func (d differences) kind(ours, theirs Status) DriftKind {
 		field string
 		kind  DriftKind
 	}{
-		{"user_id", DriftOwner}, {"plan", DriftPlan},
+		{"user_id", DriftOwner},
+		{"plan", DriftPlan},
 		{"expires_at", DriftPeriod},
 		{"grace_period_ends_at", DriftPeriod},
 		{"started_at", DriftPeriod},
-		{"cancel_at_period_end", DriftSetToEnd}, {"provider_status", DriftStatus}, {"provider_customer_id", DriftCustomer},
+		{"cancel_at_period_end", DriftSetToEnd},
+		{"provider_status", DriftStatus},
+		{"provider_customer_id", DriftCustomer},
 	} {
 		if _, differs := d.theirs[k.field]; differs {
 			return k.kind
