@@ -215,7 +215,7 @@ func (d *delivering) launch(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	mailing, calls, _ := d.underway()
-	mails, err := 0, error(nil)
+	mails := 0
 	if d.Mail != nil && !mailing {
 		if mails, err = d.launchMails(ctx, now); err != nil {
 			return mails, err

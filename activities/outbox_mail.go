@@ -136,6 +136,7 @@ func kindOf(letter store.Letter) string {
 		return mail.PaymentFailed
 	case subscription.TopicPaymentRecovered:
 		return mail.PaymentRecovered
+	case subscription.TopicAccessChanged: // dispatch makes no mail of it
 	}
 	return string(letter.Topic) // of which there is no mail: the delivery is dead at once
 }
