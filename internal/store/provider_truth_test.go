@@ -155,3 +155,21 @@ func TestADeletedCustomerEndsWhatWasHeardOfLater(t *testing.T) {
 	require.Equal(t, subscription.SkipStale, skip)
 	require.Equal(t, after, again)
 }
+
+// A question may hold events that somebody else has finished since it was put: what they said counts all the same.
+func TestWhatAnotherOneFinishedWasSaidAllTheSame(t *testing.T) {
+	t.Parallel()
+	b := newApplyBench(t)
+	older := b.stored(says("active"), start)
+	newer := b.stored(says("active", func(p *subscription.Provider) {
+		p.PeriodStart, p.PeriodEnd = start.AddDate(0, 1, 0), start.AddDate(0, 2, 0)
+	}), start.AddDate(0, 1, 0))
+	b.apply(newer)
+	results, err := b.store.SettleSubscription(t.Context(), store.Question{
+		ExternalID: "sub_1", Version: b.only().Version, News: []store.SubscriptionNews{newer, older},
+	}, owner, leeway, readNews)
+	require.NoError(t, err)
+	require.True(t, results[0].Lost)
+	require.False(t, results[1].Lost)
+	require.Equal(t, start.AddDate(0, 2, 0), b.only().PeriodEnd)
+}

@@ -144,7 +144,7 @@ func readAsked(ctx context.Context, tx pgx.Tx, q Question, owner string, read Re
 	a.have.lockRows(batch, []string{q.ExternalID})
 	batch.Queue(eventsOfObject, q.ExternalID, mostSaid+1).Query(func(rows pgx.Rows) error {
 		var err error
-		said, complete, err = readSaid(rows, q.ExternalID, ids, read)
+		said, complete, err = readSaid(rows, q.ExternalID, a.have.ours, read)
 		return err
 	})
 	batch.Queue(truthsOf, q.ExternalID, mostSaid).Query(func(rows pgx.Rows) error {
@@ -230,9 +230,10 @@ func unique(list []string) []string {
 	return slices.Compact(list)
 }
 
-// readSaid reads the stored events of a subscription but those that ask, which are known already. complete is false when
-// there are too many, or one that was applied cannot be read any more.
-func readSaid(rows pgx.Rows, externalID string, asking []string, read Read) (said []subscription.Observation, complete bool, err error) {
+// readSaid reads the stored events of a subscription but those that ask, which are known already. One that somebody else has
+// finished meanwhile does not ask any more: it was said. complete is false when there are too many, or one that was applied
+// cannot be read any more.
+func readSaid(rows pgx.Rows, externalID string, asking map[string]bool, read Read) (said []subscription.Observation, complete bool, err error) {
 	complete = true
 	stored := 0
 	for rows.Next() {
@@ -244,7 +245,7 @@ func readSaid(rows pgx.Rows, externalID string, asking []string, read Read) (sai
 			return nil, false, err
 		}
 		stored++
-		if slices.Contains(asking, id) {
+		if asking[id] {
 			continue
 		}
 		p, news, err := read(payload)
