@@ -39,6 +39,8 @@ type provider struct {
 	fail func(n int, path string, w http.ResponseWriter) bool
 	// hide leaves subscriptions out of the list that can be fetched.
 	hide map[string]bool
+	// stale are listed as they were before.
+	stale map[string]sub
 }
 
 func newProvider(t *testing.T) *provider {
@@ -84,7 +86,12 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		say(w, http.StatusOK, p.subs[i])
 	case r.URL.Path == "/v1/subscriptions":
-		page(w, r, p.subs, sub.id, func(s sub) bool { return !p.hide[s.id()] }, func(s sub) any { return s })
+		page(w, r, p.subs, sub.id, func(s sub) bool { return !p.hide[s.id()] }, func(s sub) any {
+			if before, ok := p.stale[s.id()]; ok {
+				return before
+			}
+			return s
+		})
 	case r.URL.Path == "/v1/events":
 		from, _ := strconv.ParseInt(r.FormValue("created[gte]"), 10, 64)
 		until, err := strconv.ParseInt(r.FormValue("created[lte]"), 10, 64)

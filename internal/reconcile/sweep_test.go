@@ -273,3 +273,21 @@ func TestRowThatCannotBeWrittenStopsNobody(t *testing.T) {
 	require.EqualValues(t, 1, b.run().Changed)
 	require.Zero(t, b.count(`SELECT count(*) FROM drift_findings WHERE action = 'none' AND resolved_at IS NULL`))
 }
+
+// A list says nothing about a row that was heard of in the second in which it was asked for, or later: that one is asked for by
+// itself, and what is answered then counts.
+func TestListIsOlderThanWhatIsHeardOfMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.seed(active(1), active(2))
+	ended := sub{"status": "canceled", "ended_at": time.Now().Add(-time.Hour).Unix()}
+	b.do(func() { b.stale = map[string]sub{"sub_00001": active(1).with(ended)} })
+	b.change("sub_00002", ended)
+	b.exec(`UPDATE subscriptions SET truth_at = date_trunc('second', now()) + interval '30 seconds'`)
+	before := b.versions()
+	b.run()
+	require.Equal(t, before["sub_00001"], b.versions()["sub_00001"])
+	require.Equal(t, 1, b.asked("/v1/subscriptions/sub_00001"))
+	require.Equal(t, "canceled", b.text(`SELECT status FROM subscriptions WHERE external_id = 'sub_00002'`))
+	require.Equal(t, map[string]int{"ended_there repaired": 1}, b.found)
+}
