@@ -57,7 +57,8 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 func TestRolesReachNoFurther(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	wanted := map[string]role{"/v1/access": roleAccess, "/v1/access/batch": roleAccess, "POST /v1/plans": roleAdmin, "PATCH /v1/plans/:key": roleAdmin,
+	wanted := map[string]role{
+		"/v1/access": roleAccess, "/v1/access/batch": roleAccess, "POST /v1/plans": roleAdmin, "PATCH /v1/plans/:key": roleAdmin,
 		"POST /v1/webhook-endpoints": roleAdmin, "PATCH /v1/webhook-endpoints/:id": roleAdmin, "DELETE /v1/webhook-endpoints/:id": roleAdmin,
 		"POST /v1/webhook-endpoints/:id/rotate-secret": roleAdmin,
 	}

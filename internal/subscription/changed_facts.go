@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TopicAccessChanged: access goes on, but not as it was told before. Where it starts or ends, the topics of that tell of it.
+// TopicAccessChanged tells that access goes on, but not as it was told before. Where it starts or ends, the topics of that tell of it.
 const TopicAccessChanged Topic = "access.changed"
 
 // The kinds of access.changed.
