@@ -42,7 +42,7 @@ func (in *Intake) applyGroups() {
 			<-in.turn
 			return
 		}
-		group := waiting(first, in.queue)
+		group := waiting(first, in.queue, groupSize)
 		next := sync.OnceFunc(func() { <-in.turn })
 		slow := time.AfterFunc(slowGroup, next)
 		in.applyUntilDone(group)

@@ -29,6 +29,9 @@ const (
 	// settlers work what must be asked for or looked up outside of the group's transaction, one group each: most of it waits for the
 	// provider or for round trips to the database.
 	settlers = 3
+	// settleSize bounds the events of one of their groups: all of its questions share one time-out, and what has no answer by then is
+	// put off as if the provider were silent.
+	settleSize = 64
 	// slowGroup is how long a group may take before the next applier has its turn: it waits for a row or for the database.
 	slowGroup = 100 * time.Millisecond
 	// groupSize bounds the events of one statement and of one transaction.
@@ -241,11 +244,11 @@ func (in *Intake) storeGroups() {
 	for {
 		select {
 		case first := <-in.receipts:
-			in.storeGroup(waiting(first, in.receipts))
+			in.storeGroup(waiting(first, in.receipts, groupSize))
 		case <-in.stop:
 			select {
 			case first := <-in.receipts: // it was taken in before the stop
-				in.storeGroup(waiting(first, in.receipts))
+				in.storeGroup(waiting(first, in.receipts, groupSize))
 			default:
 				return
 			}
@@ -253,11 +256,11 @@ func (in *Intake) storeGroups() {
 	}
 }
 
-// waiting takes what has gathered behind the first one. It waits for nothing but what is ready to run.
-func waiting[T any](first T, from <-chan T) []T {
+// waiting takes what has gathered behind the first one, most in all. It waits for nothing but what is ready to run.
+func waiting[T any](first T, from <-chan T, most int) []T {
 	runtime.Gosched()
 	group := []T{first}
-	for len(group) < groupSize {
+	for len(group) < most {
 		select {
 		case next, open := <-from:
 			if !open {

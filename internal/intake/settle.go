@@ -36,7 +36,7 @@ func (in *Intake) handOver(asks []asking) {
 
 func (in *Intake) settleGroups() {
 	for first := range in.asking {
-		in.settleUntilDone(waiting(first, in.asking))
+		in.settleUntilDone(waiting(first, in.asking, settleSize))
 	}
 }
 
