@@ -199,7 +199,7 @@ func paymentClient(c config.Config) *payment.Client {
 	return payment.NewClient(c.StripeAPIKey, c.StripeAPIBase)
 }
 
-// openAPIPools: the sum of the connections, 20 and one more in cached mode, is what one API process takes of max_connections.
+// openAPIPools: the sum of the connections, 22 and one more in cached mode, is what one API process takes of max_connections.
 func openAPIPools(ctx context.Context, c config.Config) (apiPools, error) {
 	var p apiPools
 	var err error
