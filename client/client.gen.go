@@ -565,7 +565,7 @@ type OrderPayment struct {
 // OrderPaymentState defines model for OrderPaymentState.
 type OrderPaymentState string
 
-// OrderRequest defines model for OrderRequest.
+// OrderRequest `expires_in` is how long it can be paid, from 1s to 24h.
 type OrderRequest struct {
 	// Amount Minor units; the plan's price unless given.
 	Amount *int64 `json:"amount,omitempty"`
@@ -576,7 +576,7 @@ type OrderRequest struct {
 	// Currency A code of ISO 4217; that of the plan's price unless given.
 	Currency *string `json:"currency,omitempty"`
 
-	// ExpiresIn How long it can be paid, from 1s to 24h.
+	// ExpiresIn A duration as Go writes it.
 	ExpiresIn Duration `json:"expires_in"`
 
 	// LatePayment fulfil unless given.
