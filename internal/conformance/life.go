@@ -147,7 +147,7 @@ func Lives() []string {
 func lives() []life {
 	return []life{
 		{name: "renew", play: renew},
-		{name: "fail, recover", play: recover_},
+		{name: "fail, recover", play: recovers},
 		{name: "fail on", play: failOn},
 		{name: "cancel", play: cancel},
 		{name: "cancel, resubscribe", play: resubscribe},
@@ -181,8 +181,8 @@ func renew(c cast) script {
 	}
 }
 
-// recover_: the renewal is not paid at first.
-func recover_(c cast) script {
+// recovers: the renewal is not paid at first.
+func recovers(c cast) script {
 	first, second := c.month(-40), c.month(-10)
 	s := c.subscribe("a", first)
 	next := s.renewed(second, c.id("in", "a2"))

@@ -50,7 +50,7 @@ func (p *Provider) Close() error {
 	if err := p.server.Shutdown(ctx); err != nil {
 		return fmt.Errorf("stopping the provider: %w", err)
 	}
-	<-p.served
+	_ = <-p.served // it ended because of the stop
 	return nil
 }
 

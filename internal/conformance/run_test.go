@@ -41,7 +41,7 @@ func TestAnInstanceThatBelievesTheLastEventIsFound(t *testing.T) {
 		require.Positive(t, l.Differ, "%s, %s: every life shows the fault", l.Life, l.Shape)
 		differ += l.Differ
 	}
-	require.Equal(t, differ, len(report.Differences))
+	require.Len(t, report.Differences, differ)
 	for _, d := range report.Differences {
 		require.NotEqual(t, d.Want, d.Got)
 		require.False(t, d.Kind == "permuted" && slices.IsSorted(d.Order), "in order: %v", d)

@@ -65,7 +65,7 @@ func (c *KeyClaim) ObjectID() string {
 	if c == nil {
 		return NewID()
 	}
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(c.id), uint64(c.began.UnixMicro()))) //nolint:gosec // an instant of this century
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(c.id), uint64(c.began.UnixMicro())))
 	id := uuid.UUID(sum[:16])
 	binary.BigEndian.PutUint16(id[4:6], uint16(c.began.UnixMilli()))     //nolint:gosec // the lower 16 bits
 	binary.BigEndian.PutUint32(id[0:4], uint32(c.began.UnixMilli()>>16)) //nolint:gosec // the 32 bits above

@@ -43,7 +43,7 @@ func (c Calendar) Spec() (*schedulepb.ScheduleSpec, error) {
 	days := all(0, 6)
 	if c.Weekday != "" {
 		day := time.Sunday
-		for ; day <= time.Saturday && !strings.EqualFold(day.String(), c.Weekday); day++ { //nolint:revive // the loop is the search
+		for ; day <= time.Saturday && !strings.EqualFold(day.String(), c.Weekday); day++ {
 		}
 		if day > time.Saturday {
 			return nil, fmt.Errorf("%q is no day of the week", c.Weekday)
