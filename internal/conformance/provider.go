@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -19,7 +20,7 @@ type Provider struct {
 	server   *http.Server
 	listener net.Listener
 	calls    atomic.Int64
-	served   chan error // gets the error of a server that ended by itself, nil after Close
+	served   chan error // gets the error of a server that has ended
 
 	mu   sync.Mutex
 	held map[string]object // by id
@@ -50,7 +51,9 @@ func (p *Provider) Close() error {
 	if err := p.server.Shutdown(ctx); err != nil {
 		return fmt.Errorf("stopping the provider: %w", err)
 	}
-	_ = <-p.served // it ended because of the stop
+	if err := <-p.served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the provider: %w", err)
+	}
 	return nil
 }
 
