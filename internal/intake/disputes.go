@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"termkeeper/internal/settlement"
 	"termkeeper/internal/store"
 	"termkeeper/internal/subscription"
 )
@@ -45,6 +46,11 @@ func (s *settling) dispute(ctx context.Context, r read) error {
 		s.in.log.Warn("a payment is disputed", zap.String("dispute", seen.ID), zap.String("status", seen.Status), zap.Int64("amount", seen.Amount), zap.String("currency", seen.Currency))
 	}
 	switch {
+	case p.OrderID != "" && seen.Status == subscription.DisputeLost:
+		return s.orderMoney(ctx, r, func(orders *settlement.Settler) error {
+			_, err := orders.DisputeLost(ctx, id)
+			return err
+		})
 	case p.OrderID != "":
 		return s.done(ctx, r, "of_an_order")
 	case unmapped, !exists:

@@ -51,7 +51,7 @@ func newShop(t *testing.T, shape simulator.Shape) *shop {
 	require.NoError(t, err)
 	client := payment.NewClient(secret.NewText(stripeKey), s.sim.StripeURL())
 	s.settler.Provider = client
-	s.bench = benchWith(t, intake.Settings{Owner: t.Name(), Leeway: time.Hour, Orders: s.settler})
+	s.bench = benchWith(t, intake.Settings{Owner: t.Name(), Leeway: time.Hour, Orders: s.settler, Money: client})
 	s.settler.Store = s.store
 	t.Cleanup(client.Close)
 	t.Cleanup(func() { require.NoError(t, s.sim.Close(context.WithoutCancel(t.Context()))) })
@@ -131,6 +131,45 @@ func TestEventsSettleOrders(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, n)
 		})
+	}
+}
+
+// While a dispute is open the order stays as it is. Won, it is over; lost, the money is gone and the plan says what becomes of
+// the time.
+func TestDisputeOfAnOrder(t *testing.T) {
+	t.Parallel()
+	for name, one := range map[string]struct {
+		won            bool
+		policy, access string
+		order          order.Status
+	}{
+		"won":                    {true, "end", "active", order.Fulfilled},
+		"lost":                   {false, "end", "canceled", order.Refunded},
+		"lost, the policy keeps": {false, "keep", "active", order.Refunded},
+	} {
+		for _, shape := range []simulator.Shape{simulator.Shape2023, simulator.Shape2025} {
+			t.Run(string(shape)+" "+name, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, shape)
+				_, err := s.pool.Exec(t.Context(), `UPDATE plans SET refund_policy = $1`, one.policy)
+				require.NoError(t, err)
+				o := s.sell()
+				paid := s.pay(o, simulator.PayOptions{})
+				s.becomes(o, order.Fulfilled)
+				dispute, err := s.sim.OpenDispute(paid, simulator.DisputeOptions{})
+				require.NoError(t, err)
+				s.becomes(o, order.Fulfilled)
+				_, err = s.sim.CloseDispute(dispute.ID, one.won, false)
+				require.NoError(t, err)
+				s.becomes(o, one.order)
+				require.Equal(t, 1, s.count(`SELECT count(*) FROM outbox WHERE topic = 'alert.dispute_opened'`))
+				require.Equal(t, !one.won, s.count(`SELECT count(*) FROM payment_orders WHERE reason = 'dispute_lost'`) == 1)
+				require.Equal(t, 1, s.count(`SELECT count(*) FROM subscriptions WHERE status = '`+one.access+`'`))
+				for _, call := range s.sim.Calls() {
+					require.NotEqual(t, "POST /v1/refunds", call.Method+" "+call.Path, "the bank has taken it already")
+				}
+			})
+		}
 	}
 }
 

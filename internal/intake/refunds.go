@@ -79,17 +79,25 @@ func (s *settling) refunds(ctx context.Context, r read) (list []payment.Refund, 
 
 // orderRefund hands a refund of an order to those who settle orders. One whose payment they have not heard of is settled first.
 func (s *settling) orderRefund(ctx context.Context, r read) error {
+	refund := r.money.refund
+	refund.PaymentID, _ = r.money.of()
+	return s.orderMoney(ctx, r, func(orders *settlement.Settler) error {
+		_, err := orders.Refunded(ctx, refund)
+		return err
+	})
+}
+
+// orderMoney lets an order follow what became of its payment. One that the order has not heard of is told to it first.
+func (s *settling) orderMoney(ctx context.Context, r read, follow func(*settlement.Settler) error) error {
 	orders, money := s.in.settings.Orders, s.in.settings.Money
 	if orders == nil || money == nil { // nothing was sold without a key
 		return s.done(ctx, r, "of_an_order")
 	}
-	id, _ := r.money.of()
-	refund := r.money.refund
-	refund.PaymentID = id
-	_, err := orders.Refunded(ctx, refund)
+	err := follow(orders)
 	if !errors.Is(err, store.ErrNotFound) {
 		return s.orDone(ctx, r, err)
 	}
+	id, _ := r.money.of()
 	paid, err := askMoney(ctx, s, id, money.Payment)
 	if err != nil {
 		return err
@@ -99,8 +107,7 @@ func (s *settling) orderRefund(ctx context.Context, r read) error {
 	} else if err != nil {
 		return err
 	}
-	_, err = orders.Refunded(ctx, refund)
-	return s.orDone(ctx, r, err)
+	return s.orDone(ctx, r, follow(orders))
 }
 
 func (s *settling) orDone(ctx context.Context, r read, err error) error {

@@ -61,6 +61,7 @@ const (
 	ReasonNoTerm       = "subscription_refuses" // the subscription cannot take what was bought
 	ReasonAsked        = "asked_for"            // a person asked for it
 	ReasonAtProvider   = "refunded_at_provider" // somebody refunded it there
+	ReasonDisputed     = "dispute_lost"         // a bank took it back
 )
 
 // ErrConflict is the kind of every impossible action. The text of the wrapping error tells a person why.

@@ -112,3 +112,13 @@ func (s *Settler) Refunded(ctx context.Context, r payment.Refund) (order.Order, 
 	}
 	return s.Store.RefundsHeard(ctx, id, r.PaymentID, refunds, store.ActorStripe)
 }
+
+// DisputeLost takes that a bank took a payment of an order back: it is as good as refunded, and the plan's policy decides on
+// what the order gave. The dispute must be stored. The error is store.ErrNotFound when the payment is not of an order.
+func (s *Settler) DisputeLost(ctx context.Context, paymentID string) (order.Order, error) {
+	id, err := s.Store.OrderOfPayment(ctx, paymentID)
+	if err != nil {
+		return order.Order{}, err
+	}
+	return s.Store.RefundsHeard(ctx, id, paymentID, nil, store.ActorStripe)
+}
