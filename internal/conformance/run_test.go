@@ -38,7 +38,12 @@ func TestAnInstanceThatBelievesTheLastEventIsFound(t *testing.T) {
 	require.Less(t, len(report.Differences), report.Tried, "what comes in its order ends right even here")
 	differ := 0
 	for _, l := range report.Lives {
-		require.Positive(t, l.Differ, "%s, %s: every life shows the fault", l.Life, l.Shape)
+		switch l.Life {
+		case "refund, keeps", "refund in part", "dispute won": // they change nothing, in whatever order; this instance does not know them at all
+			require.Zero(t, l.Differ, "%s, %s", l.Life, l.Shape)
+		default:
+			require.Positive(t, l.Differ, "%s, %s: every other life shows the fault", l.Life, l.Shape)
+		}
 		differ += l.Differ
 	}
 	require.Len(t, report.Differences, differ)
