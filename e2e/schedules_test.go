@@ -305,9 +305,10 @@ type seededWork struct {
 func (w *seededWork) add(t *testing.T) {
 	t.Helper()
 	const ends, mails, events = 200, 5, 20
+	// The addresses come first: an end is told within milliseconds, by mail only where there is one.
+	w.s.exec(t, `INSERT INTO users (id, email) SELECT 'u_' || i, 'u_' || i || '@example.com' FROM generate_series($1::int, $2::int) i`, w.ends+1, w.ends+mails)
 	w.s.exec(t, `INSERT INTO subscriptions (user_id, plan_key, status, started_at, expires_at)
 		SELECT 'u_' || i, 'pro', 'active', now() - interval '1 day', now() FROM generate_series($1::int, $2::int) i`, w.ends+1, w.ends+ends)
-	w.s.exec(t, `INSERT INTO users (id, email) SELECT 'u_' || i, 'u_' || i || '@example.com' FROM generate_series($1::int, $2::int) i`, w.ends+1, w.ends+mails)
 	for i := range events {
 		n := w.events + i
 		e := stripeEvent(simulator.Shape2025, created, now(), simulator.SubscriptionFixture{

@@ -162,15 +162,17 @@ func TestTheFeedIsTrimmed(t *testing.T) {
 	require.False(t, lost)
 
 	// Transactions of other databases of the server hold the mark back while they run.
-	round := 2
+	round, gone := 2, 0
 	require.Eventually(t, func() bool {
 		defer func() { round++ }()
 		_, lost := busy()
 		require.False(t, lost)
-		return trim(start.Add(time.Duration(round)*11*time.Minute), 2) == 2
+		n := trim(start.Add(time.Duration(round)*11*time.Minute), 2)
+		require.LessOrEqual(t, n, 2, "no more than it may")
+		gone += n
+		return gone == 3
 	}, 30*time.Second, 10*time.Millisecond)
-	require.Equal(t, 1, rows())
-	require.Equal(t, 1, trim(start, 2))
+	require.Zero(t, rows())
 	require.Zero(t, trim(start, 2))
 	_, lost = busy()
 	require.False(t, lost)
