@@ -30,7 +30,7 @@ const (
 	// What the image says of itself, if it is built as the tests do.
 	builtVersion, builtCommit = "1.2.3-of-the-tests", "0123456789abcdef"
 	// patience only bounds a test that fails.
-	patience = 5 * time.Minute
+	patience = 10 * time.Minute
 )
 
 // built is the image made by hand. TestMain sets it once, before any test runs.
